@@ -76,7 +76,7 @@ def view_message(
         quote = f"{_author_name(replied_message)}: {line[:_MAX_QUOTE_CHARS]}{ellipsis}"
     is_from_bot = message.author is None
     styled = style_markdown(message.text) if is_from_bot else StyledText(message.text)
-    html = _render_html(styled, list(styled.spans), 0, len(styled.text), has_links=is_from_bot)
+    html = _render_html(styled, list(styled.spans), 0, len(styled.text), keep_links=is_from_bot)
     toolbar, versions, others = [], [], []
     for button in message.buttons:
         action = button.data.partition(":")[0].rstrip("0123456789")
@@ -120,21 +120,21 @@ def _author_name(message: WebMessage) -> str:
 
 
 def _render_html(
-    styled: StyledText, spans: list[StyledSpan], start: int, end: int, *, has_links: bool = True
+    styled: StyledText, spans: list[StyledSpan], start: int, end: int, *, keep_links: bool = True
 ) -> Markup:
     """Render a range of the text as HTML; `spans` are its styles, which may be nested.
 
-    With `has_links`, URLs in the text become links, as on chat platforms.
+    With `keep_links`, URLs in the text become links, as on chat platforms.
     """
-    escape = _link_urls if has_links else Markup.escape
+    escape = _link_urls if keep_links else Markup.escape
     html, at = Markup(), start
     while spans:
         span = spans.pop(0)
         inner_spans = [one for one in spans if one.start < span.end]
         spans = spans[len(inner_spans) :]
         html += escape(styled.text[at : span.start])
-        may_link = has_links and span.style not in _STYLES_WITHOUT_LINKS
-        inner = _render_html(styled, inner_spans, span.start, span.end, has_links=may_link)
+        may_link = keep_links and span.style not in _STYLES_WITHOUT_LINKS
+        inner = _render_html(styled, inner_spans, span.start, span.end, keep_links=may_link)
         html += _to_element(span, inner)
         at = span.end
     return html + escape(styled.text[at:end])

@@ -71,7 +71,7 @@ class OperationState:
 
 
 def build_process_report(backends: Mapping[str, Backend], events: RecentEvents) -> ProcessReport:
-    errors, items = tuple(events.failed_messages(_MAX_ERRORS)), backends.items()
+    errors, items = tuple(events.list_failed_messages(_MAX_ERRORS)), backends.items()
     health = [replace(one, provider=key) for key, each in items for one in each.model_health()]
     models = [replace(one, provider=key) for key, each in items for one in each.models_in_memory()]
     return ProcessReport(errors, tuple(health), tuple(models), count_withheld_answers())

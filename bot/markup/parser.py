@@ -19,7 +19,7 @@ _DOLLAR_FORMULA = re.compile(r"\$(?P<tex>(?!\s)[^$\n]+?(?<![\s\\]))\$(?![\d$])")
 _LOOKS_LIKE_TEX = re.compile(r"[\\^_={}+*/<>|]|\A[A-Za-z]\Z|\A[A-Za-z]\(")
 _BACKSLASH_FORMULA = re.compile(r"\\\((?P<tex>.+?)\\\)|\\\[(?P<display>.+?)\\\]", re.DOTALL)
 _DOUBLE_DOLLAR_FORMULA = re.compile(r"\$\$(?P<tex>[^$]+?)\$\$", re.DOTALL)
-_BLOCK_MARKS = {"$$": "$$", "\\[": "\\]"}
+_CLOSING_MARKS_BY_OPENING = {"$$": "$$", "\\[": "\\]"}
 _MAX_NESTING = 20
 
 
@@ -39,27 +39,27 @@ def find_formula(text: str, position: int, end: int) -> tuple[str, int] | None:
 
 
 def _parse_math(state: StateInline, silent: bool) -> bool:
-    is_start = state.src[state.pos] in "$\\"
-    formula = find_formula(state.src, state.pos, state.posMax) if is_start else None
+    may_be_formula = state.src[state.pos] in "$\\"
+    formula = find_formula(state.src, state.pos, state.posMax) if may_be_formula else None
     if formula is None:
         return False
-    tex, end = formula
+    tex, formula_end = formula
     if not silent:
         state.push("math", "", 0).content = tex
-    state.pos = end
+    state.pos = formula_end
     return True
 
 
 def _parse_spoiler(state: StateInline, silent: bool) -> bool:
     """Parse `||text||`."""
-    begin = state.pos + len(_SPOILER_MARK)
+    content_start = state.pos + len(_SPOILER_MARK)
     if not state.src.startswith(_SPOILER_MARK, state.pos):
         return False
-    end = state.src.find(_SPOILER_MARK, begin, state.posMax)
-    if end <= begin or not state.src[begin:end].strip():
+    end = state.src.find(_SPOILER_MARK, content_start, state.posMax)
+    if end <= content_start or not state.src[content_start:end].strip():
         return False
     if not silent:
-        state.pos, outer_end = begin, state.posMax
+        state.pos, outer_end = content_start, state.posMax
         state.posMax = end
         state.push("spoiler_open", "", 1)
         state.md.inline.tokenize(state)
@@ -69,26 +69,26 @@ def _parse_spoiler(state: StateInline, silent: bool) -> bool:
     return True
 
 
-def _parse_math_block(state: StateBlock, first: int, last: int, silent: bool) -> bool:
+def _parse_math_block(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
     r"""Parse lines from `$$` to `$$` or from `\[` to `\]`, or to the end if the block is open."""
-    begin = state.bMarks[first] + state.tShift[first]
-    closing_mark = _BLOCK_MARKS.get(state.src[begin : begin + 2])
+    begin = state.bMarks[start_line] + state.tShift[start_line]
+    closing_mark = _CLOSING_MARKS_BY_OPENING.get(state.src[begin : begin + 2])
     if closing_mark is None:
         return False
-    rest = state.src[begin + 2 : state.eMarks[first]].rstrip()
-    if closing_mark in rest and not rest.endswith(closing_mark):
+    line_text = state.src[begin + 2 : state.eMarks[start_line]].rstrip()
+    if closing_mark in line_text and not line_text.endswith(closing_mark):
         return False  # a formula inside a sentence
     if silent:
         return True
-    line, lines = first, [rest.removesuffix(closing_mark)]
-    while not rest.endswith(closing_mark) and line + 1 < last:
-        line += 1
-        rest = state.src[state.bMarks[line] : state.eMarks[line]].strip()
-        lines.append(rest.removesuffix(closing_mark))
-    state.line = line + 1
+    line_number, lines = start_line, [line_text.removesuffix(closing_mark)]
+    while not line_text.endswith(closing_mark) and line_number + 1 < end_line:
+        line_number += 1
+        line_text = state.src[state.bMarks[line_number] : state.eMarks[line_number]].strip()
+        lines.append(line_text.removesuffix(closing_mark))
+    state.line = line_number + 1
     token = state.push("math_block", "", 0)
     token.content = "\n".join(one for one in lines if one.strip())
-    token.map = [first, state.line]
+    token.map = [start_line, state.line]
     return True
 
 

@@ -20,10 +20,10 @@ from bot.value_class import value_class
 _BULLETS = ("•", "◦", "▪")
 _HORIZONTAL_RULE = "⸻"
 _TASK_MARKER = re.compile(r"\[(?P<done>[ xX])\] ")
-_URL = re.compile(r"https?://[^\s<>\"]+")
-_LOOKS_LIKE_ADDRESS = re.compile(r"\s*(?:https?://|www\.)\S+\s*\Z", re.IGNORECASE)
+_URL_PATTERN = re.compile(r"https?://[^\s<>\"]+")
+_URL_LIKE_TEXT = re.compile(r"\s*(?:https?://|www\.)\S+\s*\Z", re.IGNORECASE)
 # A text that contains none of these is plain and need not be parsed.
-_MARKUP = re.compile(
+_POSSIBLE_MARKUP = re.compile(
     r"[*_`~\\|$\[\]<&]|^[ \t]*(?:>|#{1,6}[ \t]|[-+][ \t]|\d{1,9}[.)][ \t]|[-=]{3,}[ \t]*$)",
     re.MULTILINE,
 )
@@ -40,13 +40,13 @@ class Style(Enum):
     LINK = "link"
 
 
-_EMPHASIS_OF_TOKENS = {
+_EMPHASIS_BY_TOKEN_TYPE = {
     "strong_open": Style.BOLD,
     "em_open": Style.ITALIC,
     "s_open": Style.STRIKETHROUGH,
     "spoiler_open": Style.SPOILER,
 }
-EMPHASIS = frozenset(_EMPHASIS_OF_TOKENS.values())
+EMPHASIS_STYLES = frozenset(_EMPHASIS_BY_TOKEN_TYPE.values())
 """Styles that may be nested in one another."""
 
 
@@ -71,11 +71,11 @@ class StyledText:
 
 
 @text_cache(128)
-def style_markdown(source: str, *, has_links: bool = True) -> StyledText:
-    """Convert Markdown to styled text; without `has_links`, URLs are written after link texts."""
-    if _MARKUP.search(source) is None:
+def style_markdown(source: str, *, keep_links: bool = True) -> StyledText:
+    """Convert Markdown to styled text; without `keep_links`, URLs are written after link texts."""
+    if _POSSIBLE_MARKUP.search(source) is None:
         return StyledText(source)
-    writer = _TextWriter(source.split("\n"), has_links=has_links)
+    writer = _TextWriter(source.split("\n"), keep_links=keep_links)
     for token in parse_markdown(source):
         writer.write_block(token)
     return writer.finish() or StyledText(source)
@@ -92,14 +92,14 @@ class _OpenSpan:
 class _OpenList:
     bullet: str | None
     """The bullet of all items, or None for a numbered list."""
-    marker: str = ""
+    pending_marker: str = ""
     """The bullet or number of the current item, or empty once it is written."""
 
 
 class _TextWriter:
-    def __init__(self, lines: Sequence[str], *, has_links: bool) -> None:
+    def __init__(self, lines: Sequence[str], *, keep_links: bool) -> None:
         self._lines = lines  # of the Markdown source
-        self._has_links = has_links
+        self._keep_links = keep_links
         self._pieces: list[str] = []
         self._length = 0
         self._open_spans: list[_OpenSpan] = []
@@ -116,15 +116,15 @@ class _TextWriter:
         full_text = "".join(self._pieces)
         if not is_visible(full_text.strip()):
             return None
-        code_starts = {
+        code_block_starts = {
             one.start
             for one in self._spans
             if one.style is Style.CODE_BLOCK and full_text[one.start : one.end].strip()
         }
-        begin = _skip_whitespace(full_text, 0, len(full_text), code_starts)
+        begin = _skip_whitespace(full_text, 0, len(full_text), code_block_starts)
         text = full_text[begin:].rstrip()
         end = begin + len(text)
-        spans = [_trim_span(one, full_text, begin, end, code_starts) for one in self._spans]
+        spans = [_trim_span(one, full_text, begin, end, code_block_starts) for one in self._spans]
         # Spans are added when they end, so an outer span follows its inner spans.
         visible_spans = [one for one in reversed(spans) if one is not None]
         visible_spans.sort(key=lambda one: (one.start, -one.end))
@@ -175,9 +175,9 @@ class _TextWriter:
             case "ordered_list_open":
                 self._lists.append(_OpenList(None))
             case "list_item_open":
-                item = self._lists[-1]
-                item.marker = item.bullet or f"{token.info}{token.markup}"
-            case "list_item_close" if self._lists[-1].marker:  # an empty item
+                current_list = self._lists[-1]
+                current_list.pending_marker = current_list.bullet or f"{token.info}{token.markup}"
+            case "list_item_close" if self._lists[-1].pending_marker:  # an empty item
                 self._start_block(token)
             case "bullet_list_close" | "ordered_list_close":
                 self._lists.pop()
@@ -189,8 +189,8 @@ class _TextWriter:
             case "tr_open":
                 rows.append([])
             case "th_open":
-                style = str(token.attrGet("style") or "")  # "text-align:right"
-                self._alignments.append(style.rpartition(":")[2])
+                css_style = str(token.attrGet("style") or "")  # "text-align:right"
+                self._alignments.append(css_style.rpartition(":")[2])
             case "table_close":
                 self._rows = None
                 self._write_code(format_table(rows, self._alignments), Style.CODE_BLOCK)
@@ -202,14 +202,14 @@ class _TextWriter:
         indentation = "  " * max(0, len(self._lists) - 1)
         if self._length and not self._is_at_block_start():
             line = token.map[0] if token.map else 0
-            has_gap = 0 < line <= len(self._lines) and not self._lines[line - 1].strip(" \t>")
-            self._write("\n\n" if has_gap else "\n")
+            follows_blank = 0 < line <= len(self._lines) and not self._lines[line - 1].strip(" \t>")
+            self._write("\n\n" if follows_blank else "\n")
         if not has_text or not self._lists:
             return
-        item = self._lists[-1]
-        if item.marker:
-            self._write(f"{indentation}{item.marker} ")
-            item.marker = ""
+        current_list = self._lists[-1]
+        if current_list.pending_marker:
+            self._write(f"{indentation}{current_list.pending_marker} ")
+            current_list.pending_marker = ""
         elif not self._is_at_block_start():
             self._write(f"{indentation}  ")
 
@@ -236,7 +236,7 @@ class _TextWriter:
             case "math":
                 self._write(tex_to_unicode(token.content))
             case _ if token.nesting > 0:
-                self._start_span(_EMPHASIS_OF_TOKENS[token.type])
+                self._start_span(_EMPHASIS_BY_TOKEN_TYPE[token.type])
             case _ if token.nesting < 0:
                 self._end_span()
             case _:
@@ -246,14 +246,14 @@ class _TextWriter:
         """End the current link; if links are unsupported, write its URL after the text."""
         span = self._open_spans[-1]
         text = "".join(self._pieces)[span.start : self._length]
-        is_shown = text.strip() in {span.detail, span.detail.removeprefix("mailto:")}
-        is_web = self._has_links and _URL.fullmatch(span.detail) is not None
-        is_nested = any(one.style is Style.LINK for one in self._open_spans[:-1])
-        if is_web and not is_shown and not is_nested and not _LOOKS_LIKE_ADDRESS.match(text):
+        shows_url = text.strip() in {span.detail, span.detail.removeprefix("mailto:")}
+        is_web_link = self._keep_links and _URL_PATTERN.fullmatch(span.detail) is not None
+        is_inside_link = any(one.style is Style.LINK for one in self._open_spans[:-1])
+        if is_web_link and not shows_url and not is_inside_link and not _URL_LIKE_TEXT.match(text):
             self._end_span()
             return
         self._open_spans.pop()
-        if not is_shown and span.detail:
+        if not shows_url and span.detail:
             self._write(f" ({span.detail})" if text.strip() else span.detail)
 
     def _write(self, text: str) -> None:
@@ -276,35 +276,35 @@ class _TextWriter:
         if not open_styles.isdisjoint({Style.SPOILER, Style.LINK}):  # code splits these spans
             self._write(text)
             return
-        emphasis = [one for one in self._open_spans if one.style in EMPHASIS]
-        outermost_spans = {one.style: one for one in reversed(emphasis)}
+        emphasis_spans = [one for one in self._open_spans if one.style in EMPHASIS_STYLES]
+        outermost_spans = {one.style: one for one in reversed(emphasis_spans)}
         for one in outermost_spans.values():
             if one.start < self._length:
                 self._spans.append(StyledSpan(one.style, one.start, self._length))
         start = self._length
         self._write(text)
         self._spans.append(StyledSpan(style, start, self._length, detail.strip()))
-        for one in emphasis:
+        for one in emphasis_spans:
             one.start = self._length
 
 
-def _skip_whitespace(text: str, start: int, stop: int, code_starts: Collection[int]) -> int:
-    while start < stop and text[start].isspace() and start not in code_starts:
+def _skip_whitespace(text: str, start: int, stop: int, code_block_starts: Collection[int]) -> int:
+    while start < stop and text[start].isspace() and start not in code_block_starts:
         start += 1
     return start
 
 
 def _trim_span(
-    span: StyledSpan, text: str, begin: int, end: int, code_starts: Collection[int]
+    span: StyledSpan, text: str, text_start: int, text_end: int, code_block_starts: Collection[int]
 ) -> StyledSpan | None:
-    """Trim a span, except at the positions `code_starts`, and make it relative to `begin`."""
-    stop = min(span.end, end)
-    start = _skip_whitespace(text, max(span.start, begin), stop, code_starts)
+    """Trim a span, except at `code_block_starts`, and make it relative to `text_start`."""
+    stop = min(span.end, text_end)
+    start = _skip_whitespace(text, max(span.start, text_start), stop, code_block_starts)
     while start < stop and text[stop - 1].isspace():
         stop -= 1
     if start >= stop:
         return None
-    return StyledSpan(span.style, start - begin, stop - begin, span.detail)
+    return StyledSpan(span.style, start - text_start, stop - text_start, span.detail)
 
 
 def _cell_text(token: Token) -> str:

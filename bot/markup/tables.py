@@ -16,17 +16,17 @@ def display_width(text: str) -> int:
 
 def format_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> str:
     """Format rows, the first of which is the header, as a table or, if too wide, as a list."""
-    columns = max(map(len, rows), default=0)
-    full_rows = [[*row, *[""] * (columns - len(row))] for row in rows]
+    column_count = max(map(len, rows), default=0)
+    full_rows = [[*row, *[""] * (column_count - len(row))] for row in rows]
     widths = [max(map(display_width, column)) for column in zip(*full_rows, strict=True)]
-    is_wide = sum(widths) + len(_COLUMN_GAP) * (columns - 1) > _MAX_TABLE_WIDTH
-    if is_wide or any(width > _MAX_CELL_WIDTH for width in widths):
+    is_too_wide = sum(widths) + len(_COLUMN_GAP) * (column_count - 1) > _MAX_TABLE_WIDTH
+    if is_too_wide or any(width > _MAX_CELL_WIDTH for width in widths):
         return _format_as_list(full_rows)
-    column_alignments = [*alignments, *[""] * columns][:columns]
-    cells = (map(_pad, row, widths, column_alignments) for row in full_rows)
-    head, *lines = [_COLUMN_GAP.join(row).rstrip() for row in cells]
-    rule = "─┼─".join("─" * width for width in widths)
-    return "\n".join([head, rule, *lines])
+    column_alignments = [*alignments, *[""] * column_count][:column_count]
+    padded_rows = (map(_pad, row, widths, column_alignments) for row in full_rows)
+    header_line, *body_lines = [_COLUMN_GAP.join(row).rstrip() for row in padded_rows]
+    separator_line = "─┼─".join("─" * width for width in widths)
+    return "\n".join([header_line, separator_line, *body_lines])
 
 
 def _format_as_list(rows: Sequence[Sequence[str]]) -> str:
@@ -42,14 +42,14 @@ def _format_as_list(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _pad(text: str, width: int, alignment: str) -> str:
-    spaces = width - display_width(text)
-    before = {"right": spaces, "center": spaces // 2}.get(alignment, 0)
-    return " " * before + text + " " * (spaces - before)
+    space_count = width - display_width(text)
+    leading_space_count = {"right": space_count, "center": space_count // 2}.get(alignment, 0)
+    return " " * leading_space_count + text + " " * (space_count - leading_space_count)
 
 
-def _character_width(letter: str) -> int:
-    if letter < "\u0300":
+def _character_width(character: str) -> int:
+    if character < "\u0300":
         return 1
-    if unicodedata.category(letter) in {"Mn", "Me", "Cf"} or "\ufe00" <= letter <= "\ufe0f":
+    if unicodedata.category(character) in {"Mn", "Me", "Cf"} or "\ufe00" <= character <= "\ufe0f":
         return 0
-    return 2 if unicodedata.east_asian_width(letter) in {"W", "F"} else 1
+    return 2 if unicodedata.east_asian_width(character) in {"W", "F"} else 1

@@ -25,9 +25,9 @@ _SUBSCRIPTS = dict(
     zip("0123456789+-=()aehijklmnoprstuvx", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True)
 )
 _TOKEN = re.compile(r"\\(?:begin|end)\{[a-zA-Z*]+\}|\\[A-Za-z]+\*?|\\.|[{}^_&~]|\s+|.", re.DOTALL)
-_NEEDS_NO_PARENTHESES = re.compile(r"\w*|\(.*\)", re.DOTALL)
+_SELF_CONTAINED_OPERAND = re.compile(r"\w*|\(.*\)", re.DOTALL)
 _SPACES = re.compile(r"[ \t]+")
-_MAX_DEPTH = 12
+_MAX_NESTING_DEPTH = 12
 
 
 def tex_to_unicode(tex: str) -> str:
@@ -43,12 +43,12 @@ class _TexConverter:
         self._tokens = tokens
         self._position = 0
 
-    def convert_until(self, end: str | None, depth: int) -> str:
-        """Convert everything up to the token `end`; None: up to the end of the formula."""
+    def convert_until(self, end_token: str | None, depth: int) -> str:
+        """Convert everything up to `end_token`; None: up to the end of the formula."""
         pieces: list[str] = []
         while self._position < len(self._tokens):
             token = self._next_token()
-            if token == end:
+            if token == end_token:
                 break
             pieces.append(self._convert_token(token, depth))
         return "".join(pieces)
@@ -66,7 +66,7 @@ class _TexConverter:
         return self._convert_token(self._next_token(), depth + 1)
 
     def _convert_token(self, token: str, depth: int) -> str:
-        if depth > _MAX_DEPTH:
+        if depth > _MAX_NESTING_DEPTH:
             return token
         match token:
             case "{":
@@ -74,9 +74,9 @@ class _TexConverter:
             case "}":
                 return ""
             case "^":
-                return _convert_raised_text(self._convert_argument(depth), _SUPERSCRIPTS, "^")
+                return _convert_to_script(self._convert_argument(depth), _SUPERSCRIPTS, "^")
             case "_":
-                return _convert_raised_text(self._convert_argument(depth), _SUBSCRIPTS, "_")
+                return _convert_to_script(self._convert_argument(depth), _SUBSCRIPTS, "_")
             case "&" | "~":
                 return " "
             case "\\\\":
@@ -89,16 +89,16 @@ class _TexConverter:
     def _convert_command(self, token: str, depth: int) -> str:
         name = token[1:].rstrip("*")
         if name in {"frac", "dfrac", "tfrac", "cfrac"}:
-            top = self._convert_argument(depth)
-            return f"{_parenthesize(top)}/{_parenthesize(self._convert_argument(depth))}"
+            upper_argument = self._convert_argument(depth)
+            return f"{_parenthesize(upper_argument)}/{_parenthesize(self._convert_argument(depth))}"
         if name == "binom":
-            top = self._convert_argument(depth)
-            return f"C({top}, {self._convert_argument(depth)})"
+            upper_argument = self._convert_argument(depth)
+            return f"C({upper_argument}, {self._convert_argument(depth)})"
         if name == "sqrt":
             degree = ""
             if self._tokens[self._position : self._position + 1] == ["["]:
                 self._position += 1
-                degree = _convert_raised_text(self.convert_until("]", depth + 1), _SUPERSCRIPTS, "")
+                degree = _convert_to_script(self.convert_until("]", depth + 1), _SUPERSCRIPTS, "")
             return f"{degree}√{_parenthesize(self._convert_argument(depth))}"
         if name == "mathbb":
             letter = self._convert_argument(depth)
@@ -112,12 +112,12 @@ class _TexConverter:
         return name if name.isalpha() else {",": " ", ";": " ", ":": " ", "!": ""}.get(name, name)
 
 
-def _convert_raised_text(text: str, letters: Mapping[str, str], mark: str) -> str:
-    """Return a superscript or subscript in Unicode or, if impossible, `mark` and the text."""
-    if text and all(letter in letters for letter in text):
-        return "".join(letters[letter] for letter in text)
-    return f"{mark}{text}" if len(text) == 1 else f"{mark}({text})"
+def _convert_to_script(text: str, script_letters: Mapping[str, str], script_mark: str) -> str:
+    """Return a superscript or subscript in Unicode or, if impossible, `script_mark` and text."""
+    if text and all(letter in script_letters for letter in text):
+        return "".join(script_letters[letter] for letter in text)
+    return f"{script_mark}{text}" if len(text) == 1 else f"{script_mark}({text})"
 
 
 def _parenthesize(text: str) -> str:
-    return text if _NEEDS_NO_PARENTHESES.fullmatch(text) else f"({text})"
+    return text if _SELF_CONTAINED_OPERAND.fullmatch(text) else f"({text})"

@@ -10,7 +10,7 @@ from bot.chat.incoming import Incoming, IncomingMessage, MessageEdit
 
 Cursor = TypeVar("Cursor")
 _log = structlog.get_logger(__name__)
-_MAX_NUMBER = (1 << 63) - 1
+_MAX_CURSOR_NUMBER = (1 << 63) - 1
 
 
 def parse_cursors(cursors: Mapping[str, str], parse: Callable[[str, str], Cursor]) -> list[Cursor]:
@@ -25,18 +25,18 @@ def parse_cursors(cursors: Mapping[str, str], parse: Callable[[str, str], Cursor
 
 
 def parse_number(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) <= _MAX_NUMBER):
+    if not (text.isascii() and text.isdecimal() and int(text) <= _MAX_CURSOR_NUMBER):
         raise ValueError("not a number")
     return int(text)
 
 
-def find_number(cursors: Mapping[str, str], name: str) -> int | None:
+def find_cursor_number(cursors: Mapping[str, str], name: str) -> int | None:
     """Return the number stored under a name, or None if it is missing or malformed."""
-    entry = {name: cursors[name]} if name in cursors else {}
-    return next(iter(parse_cursors(entry, lambda _, value: parse_number(value))), None)
+    matching_cursors = {name: cursors[name]} if name in cursors else {}
+    return next(iter(parse_cursors(matching_cursors, lambda _, value: parse_number(value))), None)
 
 
-def mark_late(incoming: Incoming, cutoff: float) -> Incoming:
+def mark_if_late(incoming: Incoming, cutoff: float) -> Incoming:
     """Mark a message or edit from before `cutoff` (in Unix seconds) as too late to answer."""
     if not isinstance(incoming, IncomingMessage | MessageEdit) or incoming.at.timestamp() >= cutoff:
         return incoming

@@ -18,7 +18,7 @@ from bot.runtime.plugin_threads import PluginThread, wrap, wrap_for_plugin
 from bot.runtime.plugins import plugin_name
 
 _TIMEOUT_SECONDS = 10.0  # half the lease of an outgoing message
-_SPECS = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
+_SPECS_BY_KIND = {spec.kind: spec for spec in (DISCORD, TELEGRAM, TERMINAL, WEB)}
 
 
 def register(spec: PlatformSpec) -> None:
@@ -27,33 +27,33 @@ def register(spec: PlatformSpec) -> None:
         raise SettingsError("not a PlatformSpec")
     if spec.settings and any(one.is_required() for one in spec.settings.model_fields.values()):
         raise SettingsError("some of its settings have no default")
-    if spec.kind in _SPECS:
+    if spec.kind in _SPECS_BY_KIND:
         raise SettingsError(f"the platform {spec.kind!r} is already registered")
-    _SPECS[spec.kind] = spec
+    _SPECS_BY_KIND[spec.kind] = spec
 
 
 def platform_specs() -> Sequence[PlatformSpec]:
-    return tuple(_SPECS.values())
+    return tuple(_SPECS_BY_KIND.values())
 
 
 def terminal_platforms() -> Sequence[PlatformSpec]:
     """Return the platforms whose chat is in the terminal where Troupe was started."""
-    return [spec for spec in _SPECS.values() if spec.uses_terminal]
+    return [spec for spec in _SPECS_BY_KIND.values() if spec.uses_terminal]
 
 
 def companion_platforms() -> Sequence[PlatformSpec]:
     """Return the platforms that run whenever the web console runs."""
-    return [spec for spec in _SPECS.values() if spec.is_companion]
+    return [spec for spec in _SPECS_BY_KIND.values() if spec.is_companion]
 
 
 def platforms_to_imitate() -> Sequence[str]:
     """Return the names of the platforms that web channels can imitate."""
-    return [spec.kind for spec in _SPECS.values() if spec.limits is not None]
+    return [spec.kind for spec in _SPECS_BY_KIND.values() if spec.limits is not None]
 
 
-def channel_limits(kind: str) -> Limits | None:
+def find_platform_limits(kind: str) -> Limits | None:
     """Return the limits of a platform's channels, or None if they are unknown."""
-    spec = _SPECS.get(kind)
+    spec = _SPECS_BY_KIND.get(kind)
     return resolve_name(spec.limits) if spec is not None and spec.limits else None
 
 

@@ -60,8 +60,8 @@ class BotToken(Generic[SettingsT]):
 
     async def wait_for_retry(self, rejected_token: str, error: TokenRejected) -> None:
         """Log that the platform rejected a token; wait up to 30 seconds until the token changes."""
-        hint = "; restart Troupe to change a setting" if self._file is None else ""
-        _log.error("token_rejected", reason=str(error), retry=f"every 30 s{hint}")
+        restart_hint = "; restart Troupe to change a setting" if self._file is None else ""
+        _log.error("token_rejected", reason=str(error), retry=f"every 30 s{restart_hint}")
         deadline = self._clock.monotonic() + _RETRY_SECONDS
         while self.read() == rejected_token and self._clock.monotonic() < deadline:
             await self._clock.sleep(CHECK_INTERVAL_SECONDS)

@@ -92,9 +92,9 @@ def to_incoming_message(
     A channel with one person is a private chat. In a channel with several people, messages must
     address the bot as on Discord: by a mention, a reply, a name or a command.
     """
-    text, mention = message.text, _BOT_MENTION.search(message.text)
-    if mention is not None and mention.start() == 0 and mention.end() < len(text):
-        text = text[mention.end() :]
+    text, mention_match = message.text, _BOT_MENTION.search(message.text)
+    if mention_match is not None and mention_match.start() == 0 and mention_match.end() < len(text):
+        text = text[mention_match.end() :]
     has_one_person = len(channel.people) == 1
     address = channel.address
     is_reply_to_us = original is not None and original.author is None
@@ -102,13 +102,13 @@ def to_incoming_message(
     if original is not None:
         quote = Quote(original.author, original.id, original.text, is_ours=is_reply_to_us)
     if text.startswith("/"):
-        wake: WakeReason | None = WakeReason.COMMAND
+        wake_reason: WakeReason | None = WakeReason.COMMAND
     elif has_one_person:
-        wake = WakeReason.DM
-    elif mention is not None:
-        wake = WakeReason.MENTION
+        wake_reason = WakeReason.DM
+    elif mention_match is not None:
+        wake_reason = WakeReason.MENTION
     else:
-        wake = WakeReason.REPLY if is_reply_to_us else None
+        wake_reason = WakeReason.REPLY if is_reply_to_us else None
     return IncomingMessage(
         address=address,
         external_key=inbox_key(channel.id, message),
@@ -116,7 +116,7 @@ def to_incoming_message(
         author=author,
         text=text,
         at=message.at,
-        wake=wake,
+        wake=wake_reason,
         scopes=(address.lane,),
         author_is_admin=True,  # only the operator can use the console
         quote=quote,
@@ -236,10 +236,10 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
     @override
     async def run(self, intake: Intake) -> None:
         cursors = await intake.cursors(_CURSOR_PREFIX)
-        revisions = parse_cursors(
+        channel_revisions = parse_cursors(
             cursors, lambda name, at: (name.removeprefix(_CURSOR_PREFIX), parse_number(at))
         )
-        self._read_revisions = dict(revisions)
+        self._read_revisions = dict(channel_revisions)
         stop_watching = self._channels.on_change(lambda _ids: self._change_event.set())
         try:
             while True:
@@ -261,11 +261,11 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
 
     async def _read_changes(self, channel: WebChannel, intake: Intake) -> None:
         known_revision = self._read_revisions.get(channel.id, 0)
-        changes = await self._channels.list_changed_messages(
+        changed_messages = await self._channels.list_changed_messages(
             channel.id, known_revision, _MAX_CHANGES_PER_READ
         )
         events: list[Incoming] = []
-        for message in changes:
+        for message in changed_messages:
             if message.author is None:
                 continue
             original = None
@@ -277,7 +277,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
             )
             if event is not None and not is_refused:
                 events.append(event)
-        newest_revision = changes[-1].revision if changes else channel.revision
+        newest_revision = changed_messages[-1].revision if changed_messages else channel.revision
         if events:
             await intake.receive(events, {f"{_CURSOR_PREFIX}{channel.id}": str(newest_revision)})
         self._read_revisions[channel.id] = newest_revision

@@ -16,7 +16,7 @@ from bot import __version__
 from bot.chat.incoming import source_name
 from bot.commands.handlers import COMMAND_NAMES, COMMANDS, MESSAGE_COMMANDS
 from bot.errors import PluginFailed, StoreError
-from bot.platforms.registry import channel_limits, create_platform
+from bot.platforms.registry import create_platform, find_platform_limits
 from bot.platforms.spec import PlatformContext
 from bot.ports import Platform
 from bot.runtime.terminal import terminal_locale
@@ -54,7 +54,7 @@ class Container(AnsweringContainer):
             message_commands=MESSAGE_COMMANDS,
             press_form=self.press_form,
             command_form=self.command_form,
-            complete_preset=self.resolver.complete,
+            suggest_presets=self.resolver.complete,
             suggest=self.suggest,
             wait_until_idle=self.wait_until_idle,
             clock=self.clock,
@@ -63,7 +63,7 @@ class Container(AnsweringContainer):
             answerable_seconds=self.settings.delivery.answerable_minutes * 60,
             press_refusal=self.answer_buttons.find_refusal_reason,
             is_refused=self.is_refused,
-            find_limits=channel_limits,
+            find_limits=find_platform_limits,
             web_channels=self.web_channels,
             chat=self.resolver.default.id if self.options.preset else "",
             locale=terminal_locale(),

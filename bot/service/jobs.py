@@ -19,7 +19,7 @@ from bot.storage.operation import NodeRegistry
 from bot.storage.reports import ServiceState
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.telemetry.logs import RecentEvents
-from bot.telemetry.metrics import LOOP_LAG, QUEUE_AGE
+from bot.telemetry.metrics import LOOP_LAG_SECONDS, QUEUE_AGE
 from bot.value_class import value_class
 
 _SECONDS_BEFORE_DELETION = 300.0  # less than an hour, so that hourly restarts do not prevent it
@@ -103,7 +103,7 @@ async def measure_loop_lag(clock: Clock) -> None:
     while True:
         due_at = clock.monotonic() + _SECONDS_BETWEEN_LAG_CHECKS
         await clock.sleep(_SECONDS_BETWEEN_LAG_CHECKS)
-        LOOP_LAG.observe(max(0.0, clock.monotonic() - due_at))
+        LOOP_LAG_SECONDS.observe(max(0.0, clock.monotonic() - due_at))
 
 
 async def log_outages(check: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:

@@ -12,24 +12,24 @@ _PROGRAM_PREFIX = "troupe: "
 
 
 class JsonLines(io.TextIOBase):
-    """Wraps stdout or stderr; prints each line as a JSON object if `is_wanted` returns true.
+    """Wraps stdout or stderr; prints each line as a JSON object if `wants_json` returns true.
 
-    `is_wanted` is called only at the first line, because it reads the settings, which is slower
+    `wants_json` is called only at the first line, because it reads the settings, which is slower
     than most commands. Logs are already JSON, so their handler writes to `stream` directly.
     """
 
-    def __init__(self, stream: TextIO, is_wanted: Callable[[], bool], level: str = "info") -> None:
+    def __init__(self, stream: TextIO, wants_json: Callable[[], bool], level: str = "info") -> None:
         self.stream = stream
         self.level = level
-        self._is_json_wanted = is_wanted
-        self._is_wanted: bool | None = None
+        self._is_json_wanted = wants_json
+        self._writes_json: bool | None = None
         self._line = ""
 
     @override
     def write(self, text: str) -> int:
-        if self._is_wanted is None:
-            self._is_wanted = self._is_json_wanted()
-        if not self._is_wanted:
+        if self._writes_json is None:
+            self._writes_json = self._is_json_wanted()
+        if not self._writes_json:
             return self.stream.write(text)
         *lines, self._line = (self._line + text).split("\n")
         for line in lines:

@@ -25,7 +25,7 @@ from bot.telemetry.json_lines import JsonLines
 from bot.telemetry.secret_masker import SecretMasker
 from bot.texts.text import escape_to_one_line
 
-_LEVELS = {name: getattr(logging, name.upper()) for name in ("debug", "info", "warning", "error")}
+_LOG_LEVELS = {one: getattr(logging, one.upper()) for one in ("debug", "info", "warning", "error")}
 _SECONDS_BETWEEN_REPEATS = 60.0
 _MAX_ERROR_IDS = 500
 _UNIQUE_FIELDS = {"timestamp", "turn", "error_id"}
@@ -33,15 +33,15 @@ _UNIQUE_FIELDS = {"timestamp", "turn", "error_id"}
 _VARIABLE_NUMBER = re.compile(r"0x[0-9a-f]+|(?<=Task-)\d+|(?<![\w.:=-])\d+(?:\.\d+)?(?!\.?\d)")
 
 _format_exception = structlog.dev.plain_traceback
-_render = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_format_exception)
+_render_event = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=_format_exception)
 
 
 def render_for_console(logger: WrappedLogger, method: str, event: EventDict) -> str:
     """Return an event as one line of text, followed by its traceback; escape control characters."""
     event["event"] = escape_to_one_line(str(event["event"]))
-    traceback = str(event.pop("exception", "")).splitlines()
-    lines = [escape_to_one_line(_render(logger, method, event))]
-    return "\n".join([*lines, *(f"  {escape_to_one_line(line)}" for line in traceback)])
+    traceback_lines = str(event.pop("exception", "")).splitlines()
+    lines = [escape_to_one_line(_render_event(logger, method, event))]
+    return "\n".join([*lines, *(f"  {escape_to_one_line(line)}" for line in traceback_lines)])
 
 
 @dataclass(slots=True)
@@ -91,18 +91,18 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
 
     def _write_repeats(self, now: float, cutoff: float) -> None:
         """Log the repeats of records written before `cutoff`; forget records without repeats."""
-        for key, repeats in list(self._recent_records.items()):
-            if repeats.written_at > cutoff:
+        for key, repeated_record in list(self._recent_records.items()):
+            if repeated_record.written_at > cutoff:
                 continue
             del self._recent_records[key]
-            if (record := repeats.last_repeat) is None:
+            if (record := repeated_record.last_repeat) is None:
                 continue
             self._recent_records[key] = _RepeatedRecord(now)
             if isinstance(record.msg, dict):  # logged with structlog
-                ids = {"error_ids": repeats.error_ids} if repeats.error_ids else {}
-                record.msg = {**record.msg, "repeats": repeats.count, **ids}
+                ids = {"error_ids": repeated_record.error_ids} if repeated_record.error_ids else {}
+                record.msg = {**record.msg, "repeats": repeated_record.count, **ids}
             else:
-                record.msg = f"{record.getMessage()} (repeats: {repeats.count})"
+                record.msg = f"{record.getMessage()} (repeats: {repeated_record.count})"
                 record.args = ()
             super().emit(record)
 
@@ -114,8 +114,8 @@ def _repeat_key(record: logging.LogRecord) -> str:
         fields["exception"] = fields.get("exception", "").rpartition("\n")[2]
         text = repr(sorted(fields.items()))
     else:
-        failure = record.exc_info[1] if record.exc_info else ""
-        text = f"{record.name}: {record.getMessage()} {failure}"
+        exception = record.exc_info[1] if record.exc_info else ""
+        text = f"{record.name}: {record.getMessage()} {exception}"
     return _VARIABLE_NUMBER.sub("0", text)
 
 
@@ -135,7 +135,7 @@ class TurnLogContext:
 @contextmanager
 def only_warnings_logged() -> Iterator[None]:
     """Log only warnings and errors in the block, to stderr, so that they do not mix with output."""
-    config = structlog.get_config()
+    previous_config = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -143,12 +143,12 @@ def only_warnings_logged() -> Iterator[None]:
     try:
         yield
     finally:
-        structlog.configure(**config)
+        structlog.configure(**previous_config)
 
 
 def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:
     """Log our events from `level` up, and libraries' warnings, to a stream; mask all secrets."""
-    shared: list[Processor] = [
+    shared_processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -159,28 +159,28 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
     json_renderer = structlog.processors.JSONRenderer()
     renderer: Processor = json_renderer if form == "json" else render_for_console
     formatter = structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
+        foreign_pre_chain=shared_processors,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
     )
     handler = RateLimitedHandler(stream)
     handler.setFormatter(formatter)
     logging.captureWarnings(True)
-    root = logging.getLogger()
-    root.handlers = [handler]
-    root.setLevel(logging.WARNING)
-    logging.getLogger("bot").setLevel(_LEVELS[level])
+    root_logger = logging.getLogger()
+    root_logger.handlers = [handler]
+    root_logger.setLevel(logging.WARNING)
+    logging.getLogger("bot").setLevel(_LOG_LEVELS[level])
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[*shared_processors, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        wrapper_class=structlog.make_filtering_bound_logger(_LOG_LEVELS[level]),
     )
 
 
 def log_crash(
-    kind: type[BaseException], error: BaseException, frames: TracebackType | None
+    kind: type[BaseException], error: BaseException, traceback: TracebackType | None
 ) -> None:
     """Log an uncaught exception; install this as `sys.excepthook`."""
-    structlog.get_logger(__name__).critical("crashed", exc_info=(kind, error, frames))
+    structlog.get_logger(__name__).critical("crashed", exc_info=(kind, error, traceback))
 
 
 def open_log_stream(file: Path | None) -> TextIO:
@@ -222,19 +222,19 @@ class RecentEvents:
             self._steps.append((str(turn), step))
         return event
 
-    def failed_messages(self, limit: int) -> Sequence[FailedMessage]:
+    def list_failed_messages(self, limit: int) -> Sequence[FailedMessage]:
         """Return up to `limit` messages that logged a warning or error, newest first."""
         newest_first = reversed(self._steps)
         failed_turns = (turn for turn, step in newest_first if step.level in _FAILURE_LEVELS)
-        return [self._failed_message(turn) for turn in list(dict.fromkeys(failed_turns))[:limit]]
+        return [self._to_failed_message(turn) for turn in list(dict.fromkeys(failed_turns))[:limit]]
 
     def find_failed_message(self, error_id: str) -> FailedMessage | None:
         """Return the failed message with an error id, or None if this process did not log it."""
         turns = dict.fromkeys(turn for turn, _ in reversed(self._steps))
         failed_turn = next((turn for turn in turns if short_error_id(turn) == error_id), None)
-        return None if failed_turn is None else self._failed_message(failed_turn)
+        return None if failed_turn is None else self._to_failed_message(failed_turn)
 
-    def _failed_message(self, turn: str) -> FailedMessage:
+    def _to_failed_message(self, turn: str) -> FailedMessage:
         steps = tuple(step for each, step in self._steps if each == turn)
         return FailedMessage(short_error_id(turn), turn, steps[-_MAX_STEPS_PER_MESSAGE:])
 

@@ -13,7 +13,7 @@ from bot import __version__
 from bot.chat.prompt import Usage
 from bot.extras import import_extra
 
-_BUCKETS_IN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
+_HISTOGRAM_BUCKETS_IN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 180)
 
 MESSAGES_RECEIVED = Counter("troupe_heard_total", "Messages stored in the inbox", ["platform"])
 MESSAGES_FINISHED = Counter(
@@ -25,12 +25,12 @@ MESSAGES_FINISHED = Counter(
 SECONDS_TO_FINISH = Histogram(
     "troupe_seconds_to_finish",
     "Time from the platform's timestamp of a message to the end of its processing",
-    buckets=_BUCKETS_IN_SECONDS,
+    buckets=_HISTOGRAM_BUCKETS_IN_SECONDS,
 )
 SECONDS_TO_FIRST_TOKEN = Histogram(
     "troupe_seconds_to_first_word",
     "Time from the request to a model to its first token",
-    buckets=_BUCKETS_IN_SECONDS,
+    buckets=_HISTOGRAM_BUCKETS_IN_SECONDS,
 )
 _PROMPT_TOKENS = Counter("troupe_prompt_tokens_total", "Prompt tokens, as counted by providers")
 _CACHED_PROMPT_TOKENS = Counter(
@@ -87,7 +87,7 @@ IDENTIFIES_LEFT = Gauge(
     "New gateway sessions that Discord still allows today, in processes that query Discord",
     ["platform"],  # with this label, only processes that query Discord export a value
 )
-LOOP_LAG = Histogram(
+LOOP_LAG_SECONDS = Histogram(
     "troupe_loop_lag_seconds",
     "Delay of a timer in the event loop of this process",
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
@@ -116,8 +116,8 @@ def count_withheld_answers() -> int:
 
 def count_unanswered_messages(platform: str) -> int:
     """Return the number of messages on a platform that got a notice instead of an answer."""
-    labels = ({"platform": platform, "outcome": one} for one in ("failed", "told", "set_aside"))
-    counts = (REGISTRY.get_sample_value("troupe_finished_total", each) for each in labels)
+    label_sets = ({"platform": platform, "outcome": one} for one in ("failed", "told", "set_aside"))
+    counts = (REGISTRY.get_sample_value("troupe_finished_total", each) for each in label_sets)
     return sum(int(count or 0) for count in counts)
 
 
@@ -170,11 +170,11 @@ class MessageTraces:
         else:
             flags = api.TraceFlags(api.TraceFlags.SAMPLED)
             parent = api.NonRecordingSpan(api.SpanContext(*ids, is_remote=True, trace_flags=flags))
-        kind = api.SpanKind.CLIENT if is_remote_call else api.SpanKind.INTERNAL
+        span_kind = api.SpanKind.CLIENT if is_remote_call else api.SpanKind.INTERNAL
         span = self._tracer.start_span(
             name,
             context=api.set_span_in_context(parent),
-            kind=kind,
+            kind=span_kind,
             attributes=attributes or {},
             start_time=int(start * _NANOSECONDS_PER_SECOND),
         )
@@ -204,7 +204,7 @@ def record_span(name: str, turn: str | None, start: float, end: float, **attribu
 
 def start_tracing(url: str) -> Callable[[], None]:
     """Export spans by OTLP/HTTP until the returned function is called; raises `SettingsError`."""
-    sdk, export, id_generator, resources, otlp = (
+    sdk, export_module, id_generator, resources, otlp_module = (
         import_extra(f"opentelemetry.{name}", "TROUPE_TRACES_URL")
         for name in (
             *("sdk.trace", "sdk.trace.export", "sdk.trace.id_generator", "sdk.resources"),
@@ -214,13 +214,13 @@ def start_tracing(url: str) -> Callable[[], None]:
     service = {"service.name": "troupe", "service.version": __version__}
     ids = type("SdkTurnIds", (TurnIdGenerator, id_generator.IdGenerator), {})()
     provider = sdk.TracerProvider(resource=resources.Resource.create(service), id_generator=ids)
-    exporter = otlp.OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces")
-    provider.add_span_processor(export.BatchSpanProcessor(exporter))
-    traces = MessageTraces(provider.get_tracer("troupe"), ids)
-    _active_traces.append(traces)
+    exporter = otlp_module.OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces")
+    provider.add_span_processor(export_module.BatchSpanProcessor(exporter))
+    message_traces = MessageTraces(provider.get_tracer("troupe"), ids)
+    _active_traces.append(message_traces)
 
     def stop_tracing() -> None:
-        _active_traces.remove(traces)
+        _active_traces.remove(message_traces)
         provider.shutdown()  # exports the remaining spans
 
     return stop_tracing

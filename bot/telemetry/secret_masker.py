@@ -25,10 +25,10 @@ _TOKEN_PREFIXES = (
     *("SG.", "AGE-SECRET-KEY-", "ATATT3", "GOCSPX-", "HRKU-", "PMAK-"),
 )
 """Prefixes of API keys of well-known services."""
-_ANY_PREFIX = "|".join(map(re.escape, _TOKEN_PREFIXES))
+_ANY_TOKEN_PREFIX = "|".join(map(re.escape, _TOKEN_PREFIXES))
 _TOKEN_FORMATS = re.compile(
     _TELEGRAM_PATTERN + r"|[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
-    rf"|\b(?:{_ANY_PREFIX})[A-Za-z0-9_-]{{7,}}(?:\.[A-Za-z0-9_-]+)*"
+    rf"|\b(?:{_ANY_TOKEN_PREFIX})[A-Za-z0-9_-]{{7,}}(?:\.[A-Za-z0-9_-]+)*"
     r"|\bAIza[A-Za-z0-9_-]{30,}|\bA[KS]IA[A-Z0-9]{12,}|\beyJ[\w-]+\.eyJ[\w-]+\.[\w-]+"
     r"|\bSK[0-9a-f]{32}"  # Twilio
     r"|(?<=/webhooks/)\d{15,21}/[A-Za-z0-9_-]{40,}"  # Discord
@@ -51,14 +51,14 @@ _NAMED_SECRET = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
-_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
+_BASE64_TEXT = re.compile(r"[A-Za-z0-9+/_-]{40,}={0,2}")
 # People write words such as sk-learning; in their texts, only long words with a digit are tokens.
-_MIN_PASTED_CHARS = 20
+_MIN_PASTED_TOKEN_CHARS = 20
 _PASTED_TOKEN_HINT = re.compile(r"[A-Za-z0-9_-]{20}|-----BEGIN|://[^/\s@]{0,200}@")
 # A text that contains only ASCII letters and signs except @ has no token except a private key.
 _DIGIT_OR_AT = re.compile(r"[^\x00-/:-?A-~]")
 _NAMED_SECRET_HINT = re.compile("passw|secret|token|key|bearer|authoriz|cookie|sig=", re.IGNORECASE)
-_MIN_NAMED_CHARS = 8
+_MIN_NAMED_SECRET_CHARS = 8
 _ZERO_WIDTH_CHARACTERS = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff"))
 
 # The last word of a text may still grow into a token if it contains signs or digits, or may be
@@ -69,7 +69,7 @@ _LETTER_PREFIXES = (
     *("AIza", "AKIA", "ASIA", "SK", "dapi", "eyJ"),
     *(first + second for first in "MNO" for second in "DTjz"),
 )
-_PREFIX_STARTS = {
+_TOKEN_PREFIX_STARTS = {
     one[:length]
     for one in (*_TOKEN_PREFIXES, *_LETTER_PREFIXES)
     for length in range(1, len(one) + 1)
@@ -77,9 +77,9 @@ _PREFIX_STARTS = {
 _NAMES_BEFORE_TOKENS = ("Bot ", "oken: ")
 _MAX_HELD_CHARS = 16_384
 _MAX_CONTEXT_CHARS = 20  # the longest context before a token that a format checks
-_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*(?:PRIVATE KEY(?: BLOCK)?-----|-{0,4}\Z)")
-_KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
-_PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s]+)@|^[^/\s:@]+:(?!//)(\S+)$")
+_PRIVATE_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*(?:PRIVATE KEY(?: BLOCK)?-----|-{0,4}\Z)")
+_PRIVATE_KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
+_PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s]+)@|^[^/\s:@]+:(?!//)(\S+)$")
 
 _ADDED_SECRETS: set[str] = set()
 """Secrets added after the settings were read, in all encodings in which they may appear."""
@@ -94,7 +94,7 @@ def register_secrets(secrets: Iterable[str]) -> None:
 
 def find_passwords(address: str) -> set[str]:
     """Return the password in a URL or in "name:password", as written and percent-decoded."""
-    match = _PASSWORD.search(address)
+    match = _PASSWORD_IN_ADDRESS.search(address)
     password = (match[1] or match[2]) if match else ""
     return {password, unquote(password)} - {""}
 
@@ -103,10 +103,10 @@ class SecretMasker:
     """A structlog processor that masks secrets; long ones keep their last four characters."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        texts = {text for one in secrets for text in (one, *find_passwords(one))}
-        long_texts = (text for text in texts if len(text) >= _MIN_SECRET_CHARS)
-        forms = {form for text in long_texts for form in _list_encodings(text)}
-        self._secrets = sorted(forms, key=len, reverse=True)
+        secret_texts = {text for one in secrets for text in (one, *find_passwords(one))}
+        long_secrets = (text for text in secret_texts if len(text) >= _MIN_SECRET_CHARS)
+        encoded_secrets = {form for text in long_secrets for form in _list_encodings(text)}
+        self._secrets = sorted(encoded_secrets, key=len, reverse=True)
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         return {key: self._mask_value(value) for key, value in event.items()}
@@ -115,9 +115,9 @@ class SecretMasker:
         """Return a text with every secret in it masked."""
         for secret in (*self._secrets, *sorted(_ADDED_SECRETS, key=len, reverse=True)):
             text = text.replace(secret, _mask_secret(secret))
-        text = _TOKEN_FORMATS.sub(lambda found: _mask_secret(found[0]), text)
-        text = _NAMED_SECRET.sub(lambda found: found["name"] + _mask_secret(found["value"]), text)
-        return _BASE64.sub(_mask_base64_token, text)
+        text = _TOKEN_FORMATS.sub(lambda match: _mask_secret(match[0]), text)
+        text = _NAMED_SECRET.sub(lambda match: match["name"] + _mask_secret(match["value"]), text)
+        return _BASE64_TEXT.sub(_mask_base64_token, text)
 
     def _mask_value(self, value: Any) -> Any:
         match value:
@@ -152,8 +152,8 @@ def _may_have_token(text: str) -> bool:
     """Quickly check whether a text may contain a token or key."""
     if _DIGIT_OR_AT.search(text) is None and "-----BEGIN" not in text:
         return False
-    max_length = max(map(len, text.split()), default=0)
-    return max_length >= _MIN_PASTED_CHARS or "@" in text or "-----BEGIN" in text
+    max_word_chars = max(map(len, text.split()), default=0)
+    return max_word_chars >= _MIN_PASTED_TOKEN_CHARS or "@" in text or "-----BEGIN" in text
 
 
 class TokenFilter:
@@ -178,31 +178,31 @@ class TokenFilter:
 
     def _releasable_length(self) -> int:
         """Return how many characters can be shown because they cannot become a secret token."""
-        held_text, keys_end = self._held_text, 0
-        while begin := _KEY_BEGIN.search(held_text, keys_end):
-            end = _KEY_END.search(held_text, begin.end())
+        held_text, last_key_end = self._held_text, 0
+        while begin := _PRIVATE_KEY_BEGIN.search(held_text, last_key_end):
+            end = _PRIVATE_KEY_END.search(held_text, begin.end())
             if end is None:
                 return begin.start()
-            keys_end = end.end()
+            last_key_end = end.end()
         # Other formats contain no whitespace.
-        start = max(keys_end, len(held_text.rstrip(_PRINTABLE_ASCII)))
+        start = max(last_key_end, len(held_text.rstrip(_PRINTABLE_ASCII)))
         word = held_text[start:]
-        may_grow = (
+        may_become_token = (
             _PLAIN_WORD.fullmatch(word) is None
-            or word in _PREFIX_STARTS
+            or word in _TOKEN_PREFIX_STARTS
             or word.startswith(_LETTER_PREFIXES)
             or (self._text_before + held_text[:start]).endswith(_NAMES_BEFORE_TOKENS)
         )
-        return start if may_grow and len(word) <= _MAX_HELD_CHARS else len(held_text)
+        return start if may_become_token and len(word) <= _MAX_HELD_CHARS else len(held_text)
 
     def _release_text(self, length: int) -> str:
-        new_text, self._held_text = self._held_text[:length], self._held_text[length:]
-        if not new_text:
+        released_text, self._held_text = self._held_text[:length], self._held_text[length:]
+        if not released_text:
             return ""
-        full_text, position = self._text_before + new_text, len(self._text_before)
+        full_text, position = self._text_before + released_text, len(self._text_before)
         self._text_before = full_text[-_MAX_CONTEXT_CHARS:]
         if not _may_have_token(full_text):
-            return new_text
+            return released_text
         pieces: list[str] = []
         for match in _TOKEN_FORMATS.finditer(full_text, position):
             pieces += [full_text[position : match.start()], _mask_pasted_token(match)]
@@ -214,14 +214,14 @@ def _mask_pasted_token(match: re.Match[str]) -> str:
     word = match[0]
     if match.string[: match.start()].endswith("://") or word.startswith("-----BEGIN"):
         return "***"
-    is_token = len(word) >= _MIN_PASTED_CHARS and any(char.isdigit() for char in word)
+    is_token = len(word) >= _MIN_PASTED_TOKEN_CHARS and any(char.isdigit() for char in word)
     return _mask_secret(word) if is_token else word
 
 
 def _mask_named_secret(match: re.Match[str]) -> str:
     value = match["value"]
-    has_both = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
-    is_secret = len(value) >= _MIN_NAMED_CHARS and has_both and not value.startswith("***")
+    is_mixed = any(map(str.isdigit, value)) and any(map(str.isalpha, value))
+    is_secret = len(value) >= _MIN_NAMED_SECRET_CHARS and is_mixed and not value.startswith("***")
     return match["name"] + _mask_secret(value) if is_secret else match[0]
 
 

@@ -32,12 +32,12 @@ _TEXT_PROBES: Final[Mapping[str, Sequence[Message]]] = {
 _PARTS_SUFFIX: Final = " in parts"
 
 
-def _as_parts(content: Any) -> Sequence[Any]:
+def _to_parts(content: Any) -> Sequence[Any]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
 def _with_content_parts(messages: Sequence[Message]) -> list[Message]:
-    return [{**message, "content": _as_parts(message.get("content") or "")} for message in messages]
+    return [{**message, "content": _to_parts(message.get("content") or "")} for message in messages]
 
 
 PROBES: Final[Mapping[str, Sequence[Message]]] = {
@@ -51,16 +51,16 @@ async def detect_capabilities(
 ) -> TemplateCapabilities:
     """Detect what a template rejects or drops in test chats; raise if a rendering was stopped."""
     prompts = {name: await render_or_none(render, probe) for name, probe in PROBES.items()}
-    texts, parts = (
+    text_results, part_results = (
         {
             name: _contains_all_contents(prompts[name + suffix], turns)
             for name, turns in _TEXT_PROBES.items()
         }
         for suffix in ("", _PARTS_SUFFIX)
     )
-    if parts["accepts_text_content"] and not texts["accepts_text_content"]:
-        return TemplateCapabilities(**{**parts, "accepts_text_content": False})
-    return TemplateCapabilities(**{**texts, "accepts_text_content": True})
+    if part_results["accepts_text_content"] and not text_results["accepts_text_content"]:
+        return TemplateCapabilities(**{**part_results, "accepts_text_content": False})
+    return TemplateCapabilities(**{**text_results, "accepts_text_content": True})
 
 
 async def render_or_none(
@@ -75,7 +75,7 @@ async def render_or_none(
         return None
 
 
-def has_parts(messages: Sequence[Message]) -> bool:
+def has_content_parts(messages: Sequence[Message]) -> bool:
     """Return whether any message's content is a list of parts; only Jinja templates read these."""
     return any(isinstance(message.get("content"), list | tuple) for message in messages)
 
@@ -91,7 +91,7 @@ def adapt_messages(
     messages: Sequence[Message], capabilities: TemplateCapabilities, *, trim_inputs: bool = False
 ) -> list[Message]:
     """Return a conversation rewritten to a form that the template accepts."""
-    result = [_trim(message) for message in messages] if trim_inputs else list(messages)
+    result = [_trim_content(message) for message in messages] if trim_inputs else list(messages)
     if not (capabilities.accepts_system and capabilities.accepts_late_system):
         result = _fold_system_into_user(result, capabilities)
     if not capabilities.accepts_repeated_roles:
@@ -133,8 +133,8 @@ def _append_or_merge(
 def _merge_repeated_roles(messages: Sequence[Message]) -> list[Message]:
     result: list[Message] = []
     for message in messages:
-        same_role = result and result[-1]["role"] == message["role"]
-        if same_role and _can_merge(result[-1], message):
+        has_same_role = result and result[-1]["role"] == message["role"]
+        if has_same_role and _can_merge(result[-1], message):
             new_message = _join_messages(result[-1], message, "\n")
             if new_message.get("name") != result[-1].get("name"):  # it has two speakers
                 new_message = {key: value for key, value in new_message.items() if key != "name"}
@@ -145,9 +145,9 @@ def _merge_repeated_roles(messages: Sequence[Message]) -> list[Message]:
 
 
 def _can_merge(first: Message, second: Message) -> bool:
-    mergeable = {"role", "content", "name"}  # but not tool calls or their results
-    same_role = first["role"] == second["role"]
-    return same_role and first.keys() <= mergeable and second.keys() <= mergeable
+    mergeable_keys = {"role", "content", "name"}  # but not tool calls or their results
+    has_same_role = first["role"] == second["role"]
+    return has_same_role and first.keys() <= mergeable_keys and second.keys() <= mergeable_keys
 
 
 def _insert_first_user_message(messages: list[Message]) -> list[Message]:
@@ -169,10 +169,10 @@ def _join_messages(first: Message | None, second: Message, separator: str) -> Me
     contents = (first.get("content") or "", second.get("content") or "")
     if all(isinstance(content, str) for content in contents):
         return {**second, "content": separator.join(filter(None, contents))}
-    return {**second, "content": [part for content in contents for part in _as_parts(content)]}
+    return {**second, "content": [part for content in contents for part in _to_parts(content)]}
 
 
-def _trim(message: Message) -> Message:
+def _trim_content(message: Message) -> Message:
     content = message.get("content")
     if not isinstance(content, str) or content == content.strip():
         return message

@@ -45,7 +45,7 @@ def find_control_tokens(template: ChatTemplate) -> tuple[str, ...]:
     return tuple(sorted((token for token in tokens if len(token) > 1), key=_longest_first_key))
 
 
-def split_separators(template: ChatTemplate) -> tuple[str, ...]:
+def find_split_separators(template: ChatTemplate) -> tuple[str, ...]:
     """Return the strings at which a template splits messages, such as `</think>`, longest first."""
     if not isinstance(template, JinjaTemplate):
         return ()
@@ -67,7 +67,7 @@ def _tokens_in_source(source: str) -> frozenset[str]:
 @lru_cache(maxsize=256)
 def _separators_in_source(source: str) -> frozenset[str]:
     tree = ENVIRONMENT.parse(source)
-    assignments: dict[str, nodes.Node] = {
+    assigned_values: dict[str, nodes.Node] = {
         node.target.name: node.node
         for node in tree.find_all(nodes.Assign)
         if isinstance(node.target, nodes.Name)
@@ -79,7 +79,7 @@ def _separators_in_source(source: str) -> frozenset[str]:
         for argument in call.args
     ]
     values = [
-        assignments.get(node.name, node) if isinstance(node, nodes.Name) else node
+        assigned_values.get(node.name, node) if isinstance(node, nodes.Name) else node
         for node in arguments
     ]
     texts = [node.value for node in values if isinstance(node, nodes.Const)]
@@ -98,13 +98,13 @@ def leading_control_token(text: str) -> str | None:
 
 def break_control_tokens(text: str, tokens: Iterable[str]) -> str:
     """Insert an invisible character into each of `tokens` in a text, ignoring case."""
-    breakable = (token for token in tokens if len(token) > 1 and WORD_JOINER not in token)
-    alternatives = "|".join(map(re.escape, breakable))
-    if not alternatives:
+    breakable_tokens = (token for token in tokens if len(token) > 1 and WORD_JOINER not in token)
+    token_alternatives = "|".join(map(re.escape, breakable_tokens))
+    if not token_alternatives:
         return text
-    pattern = re.compile(alternatives, re.IGNORECASE)
+    pattern = re.compile(token_alternatives, re.IGNORECASE)
     while pattern.search(text):  # breaking one token may leave another that overlapped it
-        text = pattern.sub(lambda found: found[0][0] + WORD_JOINER + found[0][1:], text)
+        text = pattern.sub(lambda match: match[0][0] + WORD_JOINER + match[0][1:], text)
     return text
 
 
@@ -138,7 +138,7 @@ def render_spans(
 
     tokens = find_control_tokens(template)
     prompt = render(messages)
-    for mark in (_mark_whole, _mark_stripped, _mark_between(split_separators(template))):
+    for mark in (_mark_whole, _mark_stripped, _mark_between(find_split_separators(template))):
         spans = _locate_texts(render, messages, prompt, mark, tokens)
         if spans is not None:
             return spans
@@ -173,7 +173,7 @@ def _locate_texts(
     mark_text: MarkText,
     tokens: Sequence[str],
 ) -> list[TextSpan] | None:
-    marks = _unused_marks(messages, prompt)
+    marks = _find_unused_marks(messages, prompt)
     if marks is None:
         return None
     try:
@@ -183,8 +183,8 @@ def _locate_texts(
         ])  # fmt: skip
     except TemplateError:
         return None
-    every_mark = [ord(mark) for pair in marks for mark in pair]
-    parts = re.split(f"({_character_class(every_mark)})", output) if every_mark else [output]
+    mark_codes = [ord(mark) for pair in marks for mark in pair]
+    parts = re.split(f"({_character_class(mark_codes)})", output) if mark_codes else [output]
     if "".join(parts[::2]) != prompt:
         return None
     return _parse_marks(parts, dict(marks), tokens)
@@ -216,10 +216,10 @@ def _parse_marks(
 
 
 def _merge_neighbors(spans: Iterable[TextSpan]) -> list[TextSpan]:
-    not_empty = (span for span in spans if span.text)
+    nonempty_spans = (span for span in spans if span.text)
     return [
         TextSpan("".join(span.text for span in group), trusted)
-        for trusted, group in groupby(not_empty, key=lambda span: span.trusted)
+        for trusted, group in groupby(nonempty_spans, key=lambda span: span.trusted)
     ]
 
 
@@ -251,9 +251,9 @@ def _mark_whole(text: str, begin: str, end: str) -> str:
 
 
 def _mark_stripped(text: str, begin: str, end: str) -> str:
-    core = text.strip()
-    margin = len(text) - len(text.lstrip())
-    return f"{text[:margin]}{begin}{core}{end}{text[margin + len(core) :]}" if core else text
+    body = text.strip()
+    indent = len(text) - len(text.lstrip())
+    return f"{text[:indent]}{begin}{body}{end}{text[indent + len(body) :]}" if body else text
 
 
 def _mark_between(separators: Sequence[str]) -> MarkText:
@@ -271,16 +271,16 @@ def _mark_between(separators: Sequence[str]) -> MarkText:
 
 def _character_class(code_points: Sequence[int]) -> str:
     """Return a regex character class for ascending code points; runs become ranges, for speed."""
-    runs = groupby(enumerate(code_points), key=lambda position: position[1] - position[0])
-    ends = [(run[0][1], run[-1][1]) for _, positions in runs if (run := list(positions))]
-    return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ends) + "]"
+    grouped_runs = groupby(enumerate(code_points), key=lambda position: position[1] - position[0])
+    bounds = [(run[0][1], run[-1][1]) for _, positions in grouped_runs if (run := list(positions))]
+    return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in bounds) + "]"
 
 
-def _unused_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
+def _find_unused_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
     """Return two pairs of unused characters for each message, or None if there are too few."""
     used_characters = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
-    unused = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used_characters)
-    marks = list(islice(unused, 4 * len(messages)))
+    free_marks = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used_characters)
+    marks = list(islice(free_marks, 4 * len(messages)))
     if len(marks) < 4 * len(messages):
         return None
     return list(zip(marks[::2], marks[1::2], strict=True))

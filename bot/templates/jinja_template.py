@@ -198,7 +198,7 @@ class JinjaTemplate:
         Raises `TemplateError` if the template rejects the messages (with the text of its
         `raise_exception`) or fails (with a text that starts with the type of the error).
         """
-        inputs = {
+        all_variables = {
             **self._default_variables,
             "messages": messages if isinstance(messages, list) else list(messages),
             "tools": tools,
@@ -207,14 +207,14 @@ class JinjaTemplate:
             **variables,
         }
         if self._uses_clock:
-            time = now or datetime.now().astimezone()
-            inputs["strftime_now"] = UnprintableFunction(time.strftime)
+            current_time = now or datetime.now().astimezone()
+            all_variables["strftime_now"] = UnprintableFunction(current_time.strftime)
         try:
             if self._uses_reasoning:
-                inputs["messages"] = _with_both_reasoning_keys(inputs["messages"])
+                all_variables["messages"] = _with_both_reasoning_keys(all_variables["messages"])
             if continue_final_message:
-                return self._render_with_open_end(inputs)
-            return self._compiled.render(inputs)
+                return self._render_with_open_end(all_variables)
+            return self._compiled.render(all_variables)
         except RENDER_ERRORS as error:
             raise translate_error(error) from error
 
@@ -240,8 +240,8 @@ def check_source(source: str) -> None:
         raise TemplateError(f"the template is longer than {MAX_SOURCE_BYTES // 1024} KiB")
     try:
         tree = ENVIRONMENT.parse(source)
-        used_nodes = tree.find_all((nodes.Filter, nodes.Test))
-        for node in used_nodes:
+        filter_and_test_nodes = tree.find_all((nodes.Filter, nodes.Test))
+        for node in filter_and_test_nodes:
             names = ENVIRONMENT.filters if isinstance(node, nodes.Filter) else ENVIRONMENT.tests
             if node.name not in names:
                 raise TemplateError(f"line {node.lineno}: there is no filter or test {node.name!r}")
@@ -252,10 +252,10 @@ def check_source(source: str) -> None:
 
 
 def translate_error(error: Exception) -> TemplateError:
-    is_raised = type(error) is jinja2.TemplateError
-    text = str(error) if is_raised else f"{type(error).__name__}: {error}"
-    is_long = len(text) > _MAX_ERROR_CHARS
-    return TemplateError(f"{text[:_MAX_ERROR_CHARS]} …" if is_long else text)
+    is_raised_by_template = type(error) is jinja2.TemplateError
+    text = str(error) if is_raised_by_template else f"{type(error).__name__}: {error}"
+    is_too_long = len(text) > _MAX_ERROR_CHARS
+    return TemplateError(f"{text[:_MAX_ERROR_CHARS]} …" if is_too_long else text)
 
 
 def _with_continue_mark(message: Message) -> Message:

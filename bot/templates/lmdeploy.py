@@ -27,8 +27,8 @@ class InternLMChat7B(RoleTemplate):
             raise UnsupportedCapability(
                 f"{type(self).__name__} does not support the capability {self.capability!r}"
             )
-        opening = self._default_system_text() if sequence_start else "\n"
-        return f"{opening}{self.user}{prompt}{self.eoh}{self.assistant}"
+        opening_text = self._default_system_text() if sequence_start else "\n"
+        return f"{opening_text}{self.user}{prompt}{self.eoh}{self.assistant}"
 
 
 class DropLastCharacterTemplate(RoleTemplate):
@@ -81,11 +81,11 @@ class ChatGLM2(BaseTemplate):
 
     @override
     def _render_conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
-        blocks, rounds = [], 0
+        blocks, round_count = [], 0
         for message in messages:
             if message["role"] == "user":
-                rounds += 1
-                blocks.append(self._render_round(rounds, message_text(message)))
+                round_count += 1
+                blocks.append(self._render_round(round_count, message_text(message)))
             elif message["role"] == "assistant":
                 blocks.append(message_text(message))
         return "".join(blocks)
@@ -101,11 +101,11 @@ class CodeLlama(RoleTemplate):
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
-        capabilities = ("completion", "infilling", "chat", "python")
-        if self.capability not in capabilities:
+        supported_capabilities = ("completion", "infilling", "chat", "python")
+        if self.capability not in supported_capabilities:
             raise UnsupportedCapability(
                 f"the capability {self.capability!r} is not supported; "
-                f"choose one of {', '.join(capabilities)}"
+                f"choose one of {', '.join(supported_capabilities)}"
             )
         if self.capability == "infilling" and self.stop_words is None:
             self.stop_words = ["<EOT>"]
@@ -139,15 +139,15 @@ class Llama31(StartTokenTemplate):
             blocks.append(f"{self.system}{self.knowledge}{self.meta_instruction}{self.eosys}")
         for message in messages:
             role, text = message["role"], message_text(message)
-            prefix, suffix = self._texts_around(role)
+            prefix, suffix = self._affixes_of_role(role)
             calls_tool = role == "assistant" and ("<|python_tag|>" in text or "</function>" in text)
             blocks.append(f"{prefix}{text}{'<|eom_id|>' if calls_tool else suffix}")
         return self._with_assistant_prefix("".join(blocks), messages)
 
     @override
-    def _texts_by_role(self) -> dict[str, tuple[str, str]]:
-        tool_texts = (self.ipython, self.eoi)
-        return {**super()._texts_by_role(), "ipython": tool_texts, "tool": tool_texts}
+    def _affixes_by_role(self) -> dict[str, tuple[str, str]]:
+        tool_affixes = (self.ipython, self.eoi)
+        return {**super()._affixes_by_role(), "ipython": tool_affixes, "tool": tool_affixes}
 
 
 class InternLM2(RoleTemplate):
@@ -159,9 +159,9 @@ class InternLM2(RoleTemplate):
     interpreter: str = "<|interpreter|>"
 
     @override
-    def _texts_by_role(self) -> dict[str, tuple[str, str]]:
-        tool_texts = (self.environment, self.eoenv)
-        return {**super()._texts_by_role(), "environment": tool_texts, "tool": tool_texts}
+    def _affixes_by_role(self) -> dict[str, tuple[str, str]]:
+        tool_affixes = (self.environment, self.eoenv)
+        return {**super()._affixes_by_role(), "environment": tool_affixes, "tool": tool_affixes}
 
 
 class Qwen25(RoleTemplate):
@@ -173,27 +173,27 @@ class Qwen25(RoleTemplate):
     @override
     def _render_conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
         has_system = bool(messages) and messages[0]["role"] == "system"
-        system = message_text(messages[0]) if has_system else self.meta_instruction
+        system_text = message_text(messages[0]) if has_system else self.meta_instruction
         blocks = []
         if self.meta_instruction is not None and sequence_start:
-            blocks.append(f"{self.system}{system}{self.eosys}")
-        rest = messages[1:] if has_system else messages
+            blocks.append(f"{self.system}{system_text}{self.eosys}")
+        other_messages = messages[1:] if has_system else messages
         blocks += [
-            self._render_message(message, rest[:index], rest[index + 1 :])
-            for index, message in enumerate(rest)
+            self._render_message(message, other_messages[:index], other_messages[index + 1 :])
+            for index, message in enumerate(other_messages)
         ]
         return "".join(blocks) + self.assistant
 
     def _render_message(
-        self, message: Message, before: Sequence[Message], after: Sequence[Message]
+        self, message: Message, history: Sequence[Message], next_turns: Sequence[Message]
     ) -> str:
         match message["role"]:
             case "system" | "user" | "assistant" as role:
-                return f"{self._texts_around(role)[0]}{message_text(message)}{self.eosys}"
+                return f"{self._affixes_of_role(role)[0]}{message_text(message)}{self.eosys}"
             case "tool":
                 result = f"{self.separator}<tool_response>{self.separator}{message_text(message)}"
-                opening = "" if before and before[-1]["role"] == "tool" else "<|im_start|>user"
-                closing = "" if after and after[0]["role"] == "tool" else self.eosys
+                opening = "" if history and history[-1]["role"] == "tool" else "<|im_start|>user"
+                closing = "" if next_turns and next_turns[0]["role"] == "tool" else self.eosys
                 return f"{opening}{result}{self.separator}</tool_response>{closing}"
             case _:
                 return ""

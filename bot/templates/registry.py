@@ -25,14 +25,14 @@ def register(*names: str) -> Callable[[Factory], Factory]:
     Raises `TemplateError` if a name is taken.
     """
 
-    def add(factory: Factory) -> Factory:
+    def register_factory(factory: Factory) -> Factory:
         for name in names:
             if name in _factories:
                 raise TemplateError(f"a template {name!r} is already registered; choose a new name")
             _factories[name] = factory
         return factory
 
-    return add
+    return register_factory
 
 
 def get(name: str) -> Callable[..., Any]:
@@ -55,7 +55,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_factories))
 
 
-FAMILIES: Final[list[str]] = []
+FAMILY_NAMES: Final[list[str]] = []
 """The names of the files in families/ without `.jinja`, each of which is a registered name."""
 
 FAMILY_BY_SHA256: Final[dict[str, str]] = {}
@@ -79,7 +79,7 @@ def _register_all() -> None:
         name, *other_names = family["names"]
         file = Path(__file__).parent / "families" / f"{name}.jinja"
         register(name, *other_names)(partial(_read_template, file, **tokens, stop_words=stop_words))
-        FAMILIES.append(name)
+        FAMILY_NAMES.append(name)
         FAMILY_BY_SHA256.update(dict.fromkeys(family.get("sha256", ()), name))
 
 

@@ -33,35 +33,35 @@ WARM_UP_TEMPLATES = (
 
 
 def main() -> None:
-    harden()
+    harden_environment()
     warm_up()
     limit_process(MAX_MEMORY_BYTES, max_open_files=3)
-    requests, answers = sys.stdin.buffer, sys.stdout.buffer
-    send(answers, b"ready")
-    while (request := receive(requests)) is not None:
+    request_pipe, answer_pipe = sys.stdin.buffer, sys.stdout.buffer
+    send(answer_pipe, b"ready")
+    while (request := receive(request_pipe)) is not None:
         limit_cpu(MAX_CPU_SECONDS)  # CPU time, not wall-clock time
         answer = answer_request(request)
         limit_cpu(0)
-        send(answers, answer)
+        send(answer_pipe, answer)
 
 
-def harden() -> None:
+def harden_environment() -> None:
     """Make attacks by templates harder: remove globals, and replace generators with lists."""
     for name in ("cycler", "joiner", "lipsum"):
         del ENVIRONMENT.globals[name]
     filters = ENVIRONMENT.filters
-    filters.update({name: finish_generators(apply) for name, apply in filters.items()})
+    filters.update({name: collect_generator_results(apply) for name, apply in filters.items()})
 
 
-def finish_generators(apply: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that does the same as `apply`, but returns a list for a generator."""
+def collect_generator_results(apply_filter: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that does the same as `apply_filter`, but returns a list for a generator."""
 
-    @wraps(apply)
-    def apply_fully(*args: Any, **kwargs: Any) -> Any:
-        result = apply(*args, **kwargs)
+    @wraps(apply_filter)
+    def apply_and_collect(*args: Any, **kwargs: Any) -> Any:
+        result = apply_filter(*args, **kwargs)
         return list(result) if isinstance(result, Iterator) else result
 
-    return apply_fully
+    return apply_and_collect
 
 
 def warm_up() -> None:

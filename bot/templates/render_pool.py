@@ -41,16 +41,16 @@ MAX_REMEMBERED_STRIKES: Final = 1000
 TOKEN_OPTIONS: Final = ("bos_token", "eos_token")
 _CPU_LIMIT_EXIT_CODES: Final = {-24, -27}  # SIGXCPU and SIGPROF
 _KILLED_EXIT_CODES: Final = {None, -9, -15}  # no exit, SIGKILL, and SIGTERM
-PACKAGE_FOLDER: Final = Path(__file__).resolve().parents[2]
+PACKAGE_PARENT_FOLDER: Final = Path(__file__).resolve().parents[2]
 
 
 class RenderProcessPool:
     """A pool of processes that each render one request at a time, and are replaced if killed."""
 
-    def __init__(self, processes: int = 2) -> None:
+    def __init__(self, process_count: int = 2) -> None:
         self._idle_processes: asyncio.LifoQueue[_RenderProcess] = asyncio.LifoQueue()
         self._processes: set[_RenderProcess] = set()
-        self._process_count = processes
+        self._process_count = process_count
         self._replacement_tasks: set[asyncio.Task[None]] = set()
         self._strikes: Counter[str] = Counter()
         self._is_closing = False
@@ -80,15 +80,15 @@ class RenderProcessPool:
 
     async def render(self, source: str, messages: Sequence[Message], **options: Any) -> str:
         """Render like `JinjaTemplate`; also raises `RenderUnavailable`, `TemplateLimitExceeded`."""
-        return await self._request(source, messages, options, as_spans=False)
+        return await self._request_rendering(source, messages, options, as_spans=False)
 
     async def render_spans(
         self, source: str, messages: Sequence[Message], **options: Any
     ) -> list[TextSpan]:
-        answer = await self._request(source, messages, options, as_spans=True)
+        answer = await self._request_rendering(source, messages, options, as_spans=True)
         return [TextSpan(text, trusted) for text, trusted in json.loads(answer)]
 
-    async def _request(
+    async def _request_rendering(
         self, source: str, messages: Sequence[Message], options: dict[str, Any], *, as_spans: bool
     ) -> str:
         if len(source.encode(errors="surrogatepass")) > MAX_SOURCE_BYTES:
@@ -98,14 +98,14 @@ class RenderProcessPool:
                 f"this template was stopped {MAX_STRIKES} times; fix it before you use it again"
             )
         tokens = {name: options.pop(name) for name in TOKEN_OPTIONS if name in options}
-        fields = {
+        request_fields = {
             "source": source,
             "messages": messages,
             "tokens": tokens,
             "options": options,
             "as_spans": as_spans,
         }
-        request = json.dumps(fields, default=datetime.isoformat).encode()
+        request = json.dumps(request_fields, default=datetime.isoformat).encode()
         try:
             try:
                 answer = await self._ask_idle_process(request)
@@ -174,14 +174,14 @@ class RenderProcessPool:
 @dataclass(eq=False, slots=True)
 class _RenderProcess:
     process: asyncio.subprocess.Process
-    requests: asyncio.StreamWriter
-    answers: asyncio.StreamReader
+    request_writer: asyncio.StreamWriter
+    answer_reader: asyncio.StreamReader
 
     async def ask(self, request: bytes) -> bytes:
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
-                self.requests.write(LENGTH_PREFIX.pack(len(request)) + request)
-                await self.requests.drain()
+                self.request_writer.write(LENGTH_PREFIX.pack(len(request)) + request)
+                await self.request_writer.drain()
                 return await self.read()
         except TimeoutError:
             if not HAS_CPU_LIMIT:
@@ -190,17 +190,17 @@ class _RenderProcess:
                 f"the render process did not respond for {ANSWER_TIMEOUT_SECONDS:.0f} s; try again"
             ) from None
         except (ConnectionError, asyncio.IncompleteReadError) as error:
-            raise _exit_error(await self._exit_code()) from error
+            raise _exit_error(await self._wait_for_exit_code()) from error
 
-    async def _exit_code(self) -> int | None:
+    async def _wait_for_exit_code(self) -> int | None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(EXIT_TIMEOUT_SECONDS):
                 return await self.process.wait()
         return None
 
     async def read(self) -> bytes:
-        header = await self.answers.readexactly(LENGTH_PREFIX.size)
-        return await self.answers.readexactly(*LENGTH_PREFIX.unpack(header))
+        header = await self.answer_reader.readexactly(LENGTH_PREFIX.size)
+        return await self.answer_reader.readexactly(*LENGTH_PREFIX.unpack(header))
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -208,7 +208,7 @@ class _RenderProcess:
 
     async def stop(self) -> None:
         self.kill()
-        self.requests.close()
+        self.request_writer.close()
         await self.process.wait()
 
 
@@ -218,7 +218,7 @@ async def _start_process() -> _RenderProcess:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
-        env=minimal_environment(PACKAGE_FOLDER),
+        env=minimal_environment(PACKAGE_PARENT_FOLDER),
         **OWN_SESSION,
     )
     pipes = cast(tuple[asyncio.StreamWriter, asyncio.StreamReader], (process.stdin, process.stdout))

@@ -24,7 +24,7 @@ from bot.errors import TemplateError
 from bot.templates.capabilities import (
     adapt_messages,
     detect_capabilities,
-    has_parts,
+    has_content_parts,
     render_or_none,
 )
 from bot.templates.control_tokens import (
@@ -40,10 +40,10 @@ from bot.templates.render_pool import RenderProcessPool
 from bot.templates.role_template import RoleTemplate, StringTemplate
 from bot.templates.tool_forms import (
     PROBE_TOOLS,
-    PROBES,
+    TOOL_PROBES,
     ToolCallFormat,
     detect_tool_call_format,
-    exchange_messages,
+    to_template_messages,
     to_template_tools,
 )
 from bot.value_class import value_class
@@ -114,44 +114,44 @@ class Renderer(AsyncExitStack):
         has no form for tool calls. Raises `TemplateError`, or `RenderUnavailable` if a retry may
         help because the machine is busy or the render process was killed.
         """
-        prepared = await self._prepare(choice, model_template)
-        form = await self.tool_call_format(choice, model_template) if tools else None
-        prefill: list[TextSpan] = []
+        prepared_template = await self._prepare(choice, model_template)
+        call_format = await self.tool_call_format(choice, model_template) if tools else None
+        prefill_spans: list[TextSpan] = []
         if has_prefill and messages and messages[-1].role == "assistant":
             if not (tools and tools.exchanges):  # after tool results, a new answer starts
-                prefill.append(TextSpan(messages[-1].content.rstrip(), trusted=False))
+                prefill_spans.append(TextSpan(messages[-1].content.rstrip(), trusted=False))
             messages = messages[:-1]
         names = choice.names
-        inputs: list[Mapping[str, Any]] = [_plain_message(one, names) for one in messages]
+        chat: list[Mapping[str, Any]] = [_to_plain_message(one, names) for one in messages]
         template_tools: list[Mapping[str, Any]] = []
-        if tools is not None and form is not None:
-            inputs += exchange_messages(tools.exchanges, form, tools.special_tokens)
+        if tools is not None and call_format is not None:
+            chat += to_template_messages(tools.exchanges, call_format, tools.special_tokens)
             template_tools = to_template_tools(tools.specs, tools.special_tokens)
-        inputs = adapt_messages(inputs, prepared.capabilities, trim_inputs=choice.trim_inputs)
+        chat = adapt_messages(chat, prepared_template.capabilities, trim_inputs=choice.trim_inputs)
         options = {"tools": template_tools} if template_tools else {}
-        spans = await prepared.template.render_spans(inputs, names, **options)
-        return RenderedPrompt((*spans, *prefill), prepared.stop, form)
+        spans = await prepared_template.template.render_spans(chat, names, **options)
+        return RenderedPrompt((*spans, *prefill_spans), prepared_template.stop, call_format)
 
     async def tool_call_format(
         self, choice: TemplateChoice, model_template: ModelTemplate
     ) -> ToolCallFormat | None:
         """Return how a template writes tool calls, or None if it cannot; raises like `render`."""
-        prepared = await self._prepare(choice, model_template)
-        if not prepared.is_tool_format_detected:
-            prepared.tool_call_format = await self._detect_call_format(prepared)
-            prepared.is_tool_format_detected = True
-        return prepared.tool_call_format
+        prepared_template = await self._prepare(choice, model_template)
+        if not prepared_template.is_tool_format_detected:
+            prepared_template.tool_call_format = await self._detect_call_format(prepared_template)
+            prepared_template.is_tool_format_detected = True
+        return prepared_template.tool_call_format
 
     async def _detect_call_format(self, prepared: "_PreparedTemplate") -> ToolCallFormat | None:
         if isinstance(prepared.template, _TrustedTemplate) and not prepared.template.is_jinja:
             return None  # these templates do not support tools
-        for probe in PROBES:
+        for probe in TOOL_PROBES:
             messages = adapt_messages(probe, prepared.capabilities)
             text = await render_or_none(
                 lambda chat: prepared.template.render(chat, tools=PROBE_TOOLS), messages
             )
-            if text is not None and (form := detect_tool_call_format(text)):
-                return form
+            if text is not None and (call_format := detect_tool_call_format(text)):
+                return call_format
         return None
 
     async def _prepare(
@@ -167,8 +167,8 @@ class Renderer(AsyncExitStack):
         if key not in self._prepared_templates:
             template = self._choose_template(choice, model_template)
             capabilities = await detect_capabilities(template.render)
-            probe = adapt_messages(_TURN_END_PROBE, capabilities)
-            text = await render_or_none(template.render, probe) or ""
+            probe_messages = adapt_messages(_TURN_END_PROBE, capabilities)
+            text = await render_or_none(template.render, probe_messages) or ""
             stop = tuple(dict.fromkeys([*template.stop_words, *_turn_end_strings(text)]))
             if len(self._prepared_templates) >= MAX_CACHED_TEMPLATES:
                 self._prepared_templates.clear()
@@ -192,9 +192,9 @@ class Renderer(AsyncExitStack):
             if family := detect_family(model_template.source):
                 return _TrustedTemplate(get(family)(**tokens))
             source = model_template.source
-        return _UntrustedTemplate(self._running_pool, source, tokens)
+        return _UntrustedTemplate(self._get_running_pool, source, tokens)
 
-    async def _running_pool(self) -> RenderProcessPool:
+    async def _get_running_pool(self) -> RenderProcessPool:
         async with self._pool_start:
             if self._pool is None:
                 self._pool = await self.enter_async_context(RenderProcessPool())
@@ -217,7 +217,7 @@ class _TrustedTemplate:
         return {"add_generation_prompt": True, **options} if self.is_jinja else options
 
     async def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
-        if not self.is_jinja and has_parts(messages):
+        if not self.is_jinja and has_content_parts(messages):
             raise TemplateError("a message with several content parts needs a Jinja template")
         return render_messages(self.template, messages, **self._with_defaults(options))
 
@@ -229,21 +229,21 @@ class _TrustedTemplate:
 
 @value_class
 class _UntrustedTemplate:
-    pool: Callable[[], Awaitable[RenderProcessPool]]
+    get_pool: Callable[[], Awaitable[RenderProcessPool]]
     source: str
     tokens: Mapping[str, str]
     stop_words: Sequence[str] = ()
 
     async def render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         variables = {"add_generation_prompt": True, **self.tokens, **options}
-        return await (await self.pool()).render(self.source, messages, **variables)
+        return await (await self.get_pool()).render(self.source, messages, **variables)
 
     async def render_spans(
         self, messages: Sequence[Mapping[str, Any]], names: TemplateNames | None, **options: Any
     ) -> list[TextSpan]:
-        variables = {} if names is None else asdict(names)
-        all_variables = {"add_generation_prompt": True, **self.tokens, **options, **variables}
-        return await (await self.pool()).render_spans(self.source, messages, **all_variables)
+        name_variables = {} if names is None else asdict(names)
+        all_variables = {"add_generation_prompt": True, **self.tokens, **options, **name_variables}
+        return await (await self.get_pool()).render_spans(self.source, messages, **all_variables)
 
 
 @dataclass(slots=True)
@@ -255,7 +255,7 @@ class _PreparedTemplate:
     tool_call_format: ToolCallFormat | None = None
 
 
-def _plain_message(message: Message, names: TemplateNames | None) -> dict[str, str]:
+def _to_plain_message(message: Message, names: TemplateNames | None) -> dict[str, str]:
     """Return a message for templates; with `names`, its speaker is in a separate field."""
     if names is None or message.role == "system":
         return {"role": message.role, "content": message.content}
@@ -267,12 +267,12 @@ def _plain_message(message: Message, names: TemplateNames | None) -> dict[str, s
 
 
 def _turn_end_strings(prompt: str) -> tuple[str, ...]:
-    turn_end = prompt.partition(_PROBE_ANSWER)[2].partition(_PROBE_QUESTION)[0].strip()
-    if not turn_end:
+    turn_end_text = prompt.partition(_PROBE_ANSWER)[2].partition(_PROBE_QUESTION)[0].strip()
+    if not turn_end_text:
         return ()
-    token = leading_control_token(turn_end)
+    token = leading_control_token(turn_end_text)
     # Templates without control tokens mark roles with headings at the start of a line.
-    return (token,) if token else ("\n" + turn_end.splitlines()[0],)
+    return (token,) if token else ("\n" + turn_end_text.splitlines()[0],)
 
 
 _ADDED_TEXT_PROBE = (
@@ -283,7 +283,7 @@ _ADDED_TEXT_PROBE = (
 )
 _TEMPLATE_MARKUP = re.compile(r"<[^<>\s]{1,40}>|\[/?(?:[A-Z_]{2,20}|gMASK)\]")
 _WORD = re.compile(r"[^\W\d_]+")
-_ROLES = frozenset(
+_ROLE_WORDS = frozenset(
     {
         *("system", "sys", "user", "human", "assistant", "ai", "bot", "gpt", "model", "developer"),
         *("tool", "instruction", "instructions", "input", "response", "question", "answer", "sop"),
@@ -298,6 +298,6 @@ async def find_added_text(template: ModelTemplate, renderer: Renderer) -> str:
         return ""
     prompt = await renderer.render(_ADDED_TEXT_PROBE, TemplateChoice(), template)
     added_text = " ".join(span.text for span in prompt.spans if span.trusted)
-    plain_text = " ".join(_TEMPLATE_MARKUP.sub(" ", added_text).split())
-    is_plain = all(word.casefold() in _ROLES for word in _WORD.findall(plain_text))
-    return "" if is_plain else plain_text
+    bare_text = " ".join(_TEMPLATE_MARKUP.sub(" ", added_text).split())
+    has_only_roles = all(word.casefold() in _ROLE_WORDS for word in _WORD.findall(bare_text))
+    return "" if has_only_roles else bare_text

@@ -98,10 +98,10 @@ class BaseTemplate:
 
     def __init__(self, **values: Any) -> None:
         """Set attributes; ignore other templates' keys, which LMDeploy's JSON may contain."""
-        for kind in reversed(type(self).__mro__):
-            for name in vars(kind).get("__annotations__", ()):
-                if name in values or hasattr(kind, name):
-                    vars(self)[name] = values.get(name, getattr(kind, name, None))
+        for template_class in reversed(type(self).__mro__):
+            for name in vars(template_class).get("__annotations__", ()):
+                if name in values or hasattr(template_class, name):
+                    vars(self)[name] = values.get(name, getattr(template_class, name, None))
 
     def get_prompt(self, prompt: str, sequence_start: bool = True) -> str:
         """Return the prompt of one user message; add the system text if `sequence_start`."""
@@ -162,7 +162,7 @@ class RoleTemplate(BaseTemplate):
                 raise TemplateError.translatable(
                     "the key {key} of a chat template must be a string", key=repr(key)
                 )
-        if not _are_texts(values.get("stop_words", ())):
+        if not _is_list_of_strings(values.get("stop_words", ())):
             raise TemplateError.translatable(
                 "the key 'stop_words' of a chat template must be a list of strings"
             )
@@ -177,8 +177,8 @@ class RoleTemplate(BaseTemplate):
 
     @override
     def decorate_prompt(self, prompt: str, sequence_start: bool = True) -> str:
-        opening = self._default_system_text() if sequence_start else self.separator
-        return f"{opening}{self.user}{prompt}{self.eoh}{self.assistant}"
+        opening_text = self._default_system_text() if sequence_start else self.separator
+        return f"{opening_text}{self.user}{prompt}{self.eoh}{self.assistant}"
 
     @override
     def _render_conversation(self, messages: Sequence[Message], sequence_start: bool) -> str:
@@ -186,7 +186,7 @@ class RoleTemplate(BaseTemplate):
         if sequence_start and messages and messages[0]["role"] != "system":
             blocks.append(self._default_system_text())
         for message in messages:
-            prefix, suffix = self._texts_around(message["role"])
+            prefix, suffix = self._affixes_of_role(message["role"])
             blocks.append(f"{prefix}{message_text(message)}{suffix}")
         return self._with_assistant_prefix("".join(blocks), messages)
 
@@ -195,24 +195,24 @@ class RoleTemplate(BaseTemplate):
             return ""
         return f"{self.system}{self.meta_instruction}{self.eosys}"
 
-    def _texts_by_role(self) -> dict[str, tuple[str, str]]:
+    def _affixes_by_role(self) -> dict[str, tuple[str, str]]:
         return {
             "system": (self.system, self.eosys),
             "user": (self.user, self.eoh),
             "assistant": (self.assistant, self.eoa + self.separator),
         }
 
-    def _texts_around(self, role: str) -> tuple[str, str]:
-        texts = self._texts_by_role()
-        if role not in texts:
-            raise UnknownRole(role, tuple(texts))
-        return texts[role]
+    def _affixes_of_role(self, role: str) -> tuple[str, str]:
+        affixes_by_role = self._affixes_by_role()
+        if role not in affixes_by_role:
+            raise UnknownRole(role, tuple(affixes_by_role))
+        return affixes_by_role[role]
 
     def _with_assistant_prefix(self, prompt: str, messages: Sequence[Message]) -> str:
         if messages and messages[-1]["role"] == "assistant":
             # As in LMDeploy, the slice counts from the end, so the prompt is empty if both `eoa`
             # and `separator` are.
-            return prompt[: -len(self._texts_around("assistant")[1])]
+            return prompt[: -len(self._affixes_of_role("assistant")[1])]
         return prompt + self.assistant
 
 
@@ -220,7 +220,7 @@ ROLE_TEXT_KEYS = set(RoleTemplate.__annotations__)
 JSON_KEYS = ROLE_TEXT_KEYS | SAMPLING_KEYS | {"capability", "stop_words"} | UNUSED_KEYS
 
 
-def _are_texts(value: object) -> bool:
+def _is_list_of_strings(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
 

@@ -17,7 +17,7 @@ from bot.templates.control_tokens import break_control_tokens
 from bot.templates.jinja_template import Message
 
 _TOOL, _ARGUMENT, _RESULT = "probe_tool", "probe argument", "probe result"
-_MAX_DEPTH: Final = 8
+_MAX_ARGUMENT_DEPTH: Final = 8
 _MAX_ARGUMENT_CHARS: Final = 2000  # for one call, as JSON
 
 
@@ -80,7 +80,7 @@ def _probe_messages(call_id: str) -> Sequence[Message]:
     )
 
 
-PROBES: Final = (_probe_messages("call00000"), _probe_messages(f"functions.{_TOOL}:0"))
+TOOL_PROBES: Final = (_probe_messages("call00000"), _probe_messages(f"functions.{_TOOL}:0"))
 """Messages with a call. Mistral's templates accept only the first call's id, and Kimi K2's newer
 templates read names from ids like the second."""
 
@@ -107,37 +107,37 @@ def to_template_tools(specs: Sequence[ToolSpec], special_tokens: Sequence[str]) 
     ]
 
 
-def exchange_messages(
-    exchanges: Sequence[ToolExchange], form: ToolCallFormat, special_tokens: Sequence[str]
+def to_template_messages(
+    exchanges: Sequence[ToolExchange], call_format: ToolCallFormat, special_tokens: Sequence[str]
 ) -> list[Message]:
     """Return messages for earlier tool calls and results; break up `special_tokens` in calls."""
     messages: list[Message] = []
-    number = 0
-    has_named_ids = form is ToolCallFormat.SECTION
+    call_number = 0
+    has_named_ids = call_format is ToolCallFormat.SECTION
     for exchange in exchanges:
         text = exchange.text
-        pairs = list(zip(exchange.calls, exchange.results, strict=True))
-        allows_one_call = form in {ToolCallFormat.BARE, ToolCallFormat.CHANNEL}
-        groups = [[pair] for pair in pairs] if allows_one_call else [pairs]
-        for group in groups:
-            calls, results = [], []
+        call_pairs = list(zip(exchange.calls, exchange.results, strict=True))
+        allows_one_call = call_format in {ToolCallFormat.BARE, ToolCallFormat.CHANNEL}
+        pair_groups = [[pair] for pair in call_pairs] if allows_one_call else [call_pairs]
+        for group in pair_groups:
+            template_calls, result_messages = [], []
             for index, (call, result) in enumerate(group):
                 name = break_control_tokens(to_storable_text(call.name), special_tokens)
-                call_id = f"functions.{name}:{index}" if has_named_ids else f"call{number:05}"
-                number += 1
-                arguments = _break_tokens(_read_arguments(call.arguments), special_tokens)
+                call_id = f"functions.{name}:{index}" if has_named_ids else f"call{call_number:05}"
+                call_number += 1
+                arguments = _break_tokens(_parse_arguments(call.arguments), special_tokens)
                 function = {"name": name, "arguments": arguments}
-                calls.append({"id": call_id, "type": "function", "function": function})
-                results.append(
+                template_calls.append({"id": call_id, "type": "function", "function": function})
+                result_messages.append(
                     {"role": "tool", "name": name, "tool_call_id": call_id, "content": result}
                 )
-            messages.append({"role": "assistant", "content": text, "tool_calls": calls})
-            messages += results
+            messages.append({"role": "assistant", "content": text, "tool_calls": template_calls})
+            messages += result_messages
             text = ""
     return messages
 
 
-def _read_arguments(text: str) -> Mapping[str, Any]:
+def _parse_arguments(text: str) -> Mapping[str, Any]:
     if len(text) > _MAX_ARGUMENT_CHARS:
         return {}
     try:
@@ -150,7 +150,7 @@ def _read_arguments(text: str) -> Mapping[str, Any]:
 def _break_tokens(value: Any, special_tokens: Sequence[str], depth: int = 0) -> Any:
     if isinstance(value, str):
         return break_control_tokens(to_storable_text(value), special_tokens)
-    if depth >= _MAX_DEPTH and isinstance(value, Mapping | list | tuple):
+    if depth >= _MAX_ARGUMENT_DEPTH and isinstance(value, Mapping | list | tuple):
         return None
     if isinstance(value, Mapping):
         return {

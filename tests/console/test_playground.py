@@ -11,7 +11,7 @@ import pytest
 
 from bot.chat.session import Claim
 from bot.console import playground as pages
-from bot.platforms.telegram.limits import GROUP
+from bot.platforms.telegram.limits import GROUP_LIMITS
 from bot.settings import Settings
 from tests.support.console import Playground, opened, read
 from tests.waiting import PATIENCE_SECONDS
@@ -270,7 +270,7 @@ async def test_channels_can_be_created_changed_and_deleted(playground: Playgroun
     assert (await playground.send(f"{path}/look", channel_look="irc"))[0] == 422
     await playground.send(f"{path}/look", channel_look="discord")
     assert 'data-look="discord"' in await playground.open(path)
-    assert GROUP.max_units == 4096
+    assert GROUP_LIMITS.max_units == 4096
     await playground.send(f"{path}/delete")
     async with playground.client.get(playground.address + path) as response:
         assert response.status == 404

@@ -12,8 +12,8 @@ from bot.chat.rate import CallWindow, RateLimitScope
 from bot.delivery.pacing import DeliverySettings, RateLimitedSurface
 from bot.errors import RateLimited, RefusedScope
 from bot.platforms.discord.surface import LIMITS as DISCORD
-from bot.platforms.telegram.limits import GROUP as TELEGRAM_GROUP
-from bot.platforms.telegram.limits import PRIVATE as TELEGRAM_PRIVATE
+from bot.platforms.telegram.limits import GROUP_LIMITS as TELEGRAM_GROUP
+from bot.platforms.telegram.limits import PRIVATE_LIMITS as TELEGRAM_PRIVATE
 from bot.runtime.in_process import InProcessRateLimits
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface
 

@@ -62,7 +62,7 @@ TOY = PlatformSpec(kind="toy", settings=ToySettings, factory=f"{__name__}:ToyPla
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> PlatformSpec:
     """Register a platform, and use a presets folder with one preset, which echoes."""
-    monkeypatch.setattr(registry, "_SPECS", {**registry._SPECS})
+    monkeypatch.setattr(registry, "_SPECS_BY_KIND", {**registry._SPECS_BY_KIND})
     registry.register(TOY)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "presets").mkdir()

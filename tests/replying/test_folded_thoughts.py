@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingPart
 from bot.chat.prompt import ReasoningDelta
 from bot.platforms.discord.surface import LIMITS as ON_DISCORD
-from bot.platforms.telegram.limits import GROUP as ON_TELEGRAM
+from bot.platforms.telegram.limits import GROUP_LIMITS as ON_TELEGRAM
 from bot.platforms.telegram.markup import render_with_folded
 from bot.replying.answer_parts import fold_thoughts
 from bot.replying.split import split

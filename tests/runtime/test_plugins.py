@@ -68,7 +68,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     for name in plugins.HOOKS:
         monkeypatch.setitem(plugins.HOOKS, name, {})
     monkeypatch.setattr(backends, "_SPECS", {**backends._SPECS})
-    monkeypatch.setattr(platforms, "_SPECS", {**platforms._SPECS})
+    monkeypatch.setattr(platforms, "_SPECS_BY_KIND", {**platforms._SPECS_BY_KIND})
     before = {*sys.modules}
 
     def add(group: str, name: str, value: str, code: str | None = None) -> None:

@@ -203,8 +203,8 @@ def test_failed_messages_are_listed_newest_first_and_found_by_error_id() -> None
     note(events, "error", "turn_failed", turn="a:3")
     note(events, "info", "answered", turn="a:3")
 
-    assert [one.turn for one in events.failed_messages(9)] == ["a:3", "a:2"]
-    assert [one.turn for one in events.failed_messages(1)] == ["a:3"]
+    assert [one.turn for one in events.list_failed_messages(9)] == ["a:3", "a:2"]
+    assert [one.turn for one in events.list_failed_messages(1)] == ["a:3"]
     found = events.find_failed_message(short_error_id("a:2"))
     assert found is not None
     assert [one.event for one in found.steps] == ["answer_continued", "answer_failed"]

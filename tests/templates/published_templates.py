@@ -8,7 +8,7 @@ from functools import cache
 from bot.chat.prompt import TemplateCapabilities
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate
-from bot.templates.capabilities import detect_capabilities, has_parts
+from bot.templates.capabilities import detect_capabilities, has_content_parts
 from bot.templates.control_tokens import ChatTemplate, render_messages
 from bot.templates.jinja_template import Message
 from tests.shared_data import shared_folder
@@ -28,7 +28,7 @@ def published_templates() -> dict[str, JinjaTemplate]:
 
 def detect_all_capabilities(template: ChatTemplate) -> TemplateCapabilities:
     async def render(messages: Sequence[Message]) -> str:
-        if has_parts(messages) and not isinstance(template, JinjaTemplate):
+        if has_content_parts(messages) and not isinstance(template, JinjaTemplate):
             raise TemplateError("lists of parts")
         return render_messages(template, messages)
 

@@ -76,7 +76,7 @@ def test_jinja_templates_render_the_same_as_transformers(prefix: str) -> None:
 
 async def test_render_process_renders_the_same_as_transformers() -> None:
     cases = [case for case in chat_cases("") if "expected" in case][::5]
-    async with RenderProcessPool(processes=1) as pool:
+    async with RenderProcessPool(process_count=1) as pool:
         differ = [
             case["id"]
             for case in cases

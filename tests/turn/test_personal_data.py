@@ -29,7 +29,7 @@ from bot.chat.session import Consent
 from bot.commands.privacy import OPTED_OUT_NOTICE
 from bot.errors import Refused
 from bot.markup.styled_text import style_markdown
-from bot.platforms.discord.markup import to_dialect
+from bot.platforms.discord.markup import to_discord_markdown
 from bot.ports import PictureHost
 from bot.prompting.speakers import clean_name
 from bot.prompting.text.confusables import confusable_skeleton
@@ -374,7 +374,7 @@ def forget_calls(service: RunningParts) -> None:
 def render_everywhere(text: str) -> None:
     """Render a text as all platforms do."""
     style_markdown(f"**{text}**")
-    to_dialect(f"| {text} |\n|---|\n| {text} |")
+    to_discord_markdown(f"| {text} |\n|---|\n| {text} |")
     clean_name(text)
     confusable_skeleton(text)
 

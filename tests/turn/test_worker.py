@@ -240,7 +240,7 @@ async def test_log_of_a_failed_message_is_found_by_its_id(database: Database) ->
     finally:
         structlog.configure(processors=before)
 
-    [failed] = events.failed_messages(9)
+    [failed] = events.list_failed_messages(9)
     assert failed.turn == "telegram:5:1"
     assert f"(error {failed.error_id})" in setup.texts[0]
     assert [step.event for step in failed.steps] == [

@@ -21,7 +21,7 @@ from bot.runtime.clock import SystemClock
 from bot.texts.text import translatable
 
 _INVITE_URL = "https://discord.com/oauth2/authorize"
-_READ_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", resource_ids=0)
+_READ_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", bucket_id_count=0)
 _SEND_MESSAGE = RestEndpoint("POST", "/channels/{}/messages")
 
 PERMISSIONS = discord.Permissions(
@@ -36,13 +36,13 @@ PERMISSIONS = discord.Permissions(
     send_messages_in_threads=True,
 ).value
 _INTENTS = discord.Intents(guilds=True, messages=True)  # neither is privileged
-_MESSAGE_CONTENT_OFF = translatable(
+_MESSAGE_CONTENT_OFF_NOTE = translatable(
     "Message Content Intent is off, but needed: enable Bot > Message Content Intent in the"
     " developer portal"
 )
-_MESSAGE_CONTENT_ON = translatable("Message Content Intent is on")
+_MESSAGE_CONTENT_ON_NOTE = translatable("Message Content Intent is on")
 # The Message Content Intent; for bots in few servers, the "limited" flag is set instead.
-_CONTENT_FLAGS = discord.ApplicationFlags(
+_MESSAGE_CONTENT_FLAGS = discord.ApplicationFlags(
     gateway_message_content=True, gateway_message_content_limited=True
 ).value
 
@@ -61,19 +61,19 @@ class DiscordAccount(AccountSetup):
 
     @override
     async def inspect(self) -> BotAccount:
-        bot = await self._rest.bot_user()
+        bot_user = await self._rest.bot_user()
         application = decode_response(await self._rest.call(_READ_APPLICATION), dict[str, Any])
         query = {
             "client_id": application["id"],
             "permissions": PERMISSIONS,
             "scope": "bot applications.commands",
         }
-        can_read_content = bool(application.get("flags", 0) & _CONTENT_FLAGS)
+        can_read_content = bool(application.get("flags", 0) & _MESSAGE_CONTENT_FLAGS)
         return BotAccount(
-            bot.full_name,
+            bot_user.full_name,
             f"{_INVITE_URL}?{urlencode(query)}",
             translatable("invite it to a server"),
-            (_MESSAGE_CONTENT_ON if can_read_content else _MESSAGE_CONTENT_OFF,),
+            (_MESSAGE_CONTENT_ON_NOTE if can_read_content else _MESSAGE_CONTENT_OFF_NOTE,),
             can_receive=can_read_content,
         )
 
@@ -90,9 +90,9 @@ class DiscordAccount(AccountSetup):
 
     @override
     async def wait_for_code(self, code: str) -> str:
-        limits = IdentifyLimits(self._rest, None, "", self._clock)
+        identify_limits = IdentifyLimits(self._rest, None, "", self._clock)
         async with _PairingCodeListener(
-            self._settings, self._rest, _INTENTS, Shard(), limits, self._clock
+            self._settings, self._rest, _INTENTS, Shard(), identify_limits, self._clock
         ) as receiver:
             receiver.code = code
             await receiver.login(self._token.read())

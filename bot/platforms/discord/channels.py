@@ -25,10 +25,10 @@ from bot.runtime.in_process import BoundedDict
 from bot.value_class import value_class
 
 WEBHOOK_NAME = "Troupe"
-_THREAD_TYPES = frozenset({10, 11, 12})
-_DIRECT_MESSAGE_TYPES = frozenset({1, 3})
-_INCOMING_WEBHOOK = 1  # the type of webhooks that can post messages
-_PAUSE_SECONDS = 30.0
+_THREAD_CHANNEL_TYPES = frozenset({10, 11, 12})
+_DIRECT_MESSAGE_CHANNEL_TYPES = frozenset({1, 3})
+_INCOMING_HOOK_TYPE = 1  # the type of webhooks that can post messages
+_REFUSAL_PAUSE_SECONDS = 30.0
 _MAX_NAME_CHARS = 80
 _MAX_AVATAR_URL_CHARS = 2048
 # Discord refuses webhook names that contain these words, and names in the set.
@@ -38,7 +38,7 @@ _RESERVED_NAMES = frozenset({"everyone", "here"})
 _GET_CHANNEL = RestEndpoint("GET", "/channels/{}")
 _LIST_WEBHOOKS = RestEndpoint("GET", "/channels/{}/webhooks")
 _CREATE_WEBHOOK = RestEndpoint("POST", "/channels/{}/webhooks")
-_GET_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", resource_ids=0)
+_GET_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", bucket_id_count=0)
 _LIST_EMOJIS = RestEndpoint("GET", "/applications/{}/emojis")
 _ADD_EMOJI = RestEndpoint("POST", "/applications/{}/emojis")
 _DELETE_EMOJI = RestEndpoint("DELETE", "/applications/{}/emojis/{}")
@@ -47,9 +47,9 @@ _PICTURE_PREFIX = "troupe_"
 _PICTURE_HASH_CHARS = 24  # a name has up to 32
 _log = structlog.get_logger(__name__)
 _OPEN_THREAD = RestEndpoint("POST", "/channels/{}/messages/{}/threads")
-_MAX_TITLE_CHARS = 100
+_MAX_THREAD_TITLE_CHARS = 100
 _MAX_CACHED_CHANNELS = 5000
-_THREAD_MARK = "/"
+_THREAD_SEPARATOR = "/"
 
 
 @value_class
@@ -58,12 +58,12 @@ class ChannelWebhook:
 
     id: str
     token: str
-    thread: str | None
+    thread_id: str | None
     """The id of the thread to post in, or None for the webhook's own channel."""
 
     @property
     def query(self) -> dict[str, str]:
-        return {} if self.thread is None else {"thread_id": self.thread}
+        return {} if self.thread_id is None else {"thread_id": self.thread_id}
 
 
 class ChannelWebhooks:
@@ -84,54 +84,54 @@ class ChannelWebhooks:
             return webhook
         async with self._lock:
             if channel not in self._webhooks_by_channel:
-                await self._look_up_webhook(channel)
+                await self._load_webhook_into_cache(channel)
             return self._webhooks_by_channel.get(channel)
 
     def forget(self, channel: str) -> None:
         """Remove a channel's webhook from the cache, because someone has deleted it on Discord."""
         self._webhooks_by_channel.pop(channel, None)
 
-    async def _look_up_webhook(self, channel: str) -> None:
+    async def _load_webhook_into_cache(self, channel: str) -> None:
         try:
-            webhook = await self._find_or_create(channel)
+            webhook = await self._find_or_create_webhook(channel)
         except Refused as error:  # no permission to manage webhooks, or too many webhooks
             _log.info("webhook_not_allowed", channel=channel, reason=str(error))
             webhook = None
         if webhook is None:
-            self._refused_until[channel] = time.monotonic() + _PAUSE_SECONDS
+            self._refused_until[channel] = time.monotonic() + _REFUSAL_PAUSE_SECONDS
         else:
             self._webhooks_by_channel[channel] = webhook
 
-    async def _find_or_create(self, channel: str) -> ChannelWebhook | None:
+    async def _find_or_create_webhook(self, channel: str) -> ChannelWebhook | None:
         channel_info = decode_response(await self._rest.call(_GET_CHANNEL, channel), _Channel)
-        if channel_info.type in _DIRECT_MESSAGE_TYPES:
+        if channel_info.type in _DIRECT_MESSAGE_CHANNEL_TYPES:
             return None
-        is_thread = channel_info.type in _THREAD_TYPES
-        parent = channel_info.parent_id if is_thread and channel_info.parent_id else channel
+        is_thread = channel_info.type in _THREAD_CHANNEL_TYPES
+        parent_id = channel_info.parent_id if is_thread and channel_info.parent_id else channel
         bot_id = (await self._rest.bot_user()).id
-        webhooks = decode_response(await self._rest.call(_LIST_WEBHOOKS, parent), list[_Webhook])
+        webhooks = decode_response(await self._rest.call(_LIST_WEBHOOKS, parent_id), list[_Webhook])
         own_webhooks = [
             one
             for one in webhooks  # only messages of webhooks that the bot created can have buttons
-            if one.type == _INCOMING_WEBHOOK and one.token and one.user and one.user.id == bot_id
+            if one.type == _INCOMING_HOOK_TYPE and one.token and one.user and one.user.id == bot_id
         ]
         if not own_webhooks:
             body = {"name": WEBHOOK_NAME}
-            response = await self._rest.call(_CREATE_WEBHOOK, parent, body=body)
+            response = await self._rest.call(_CREATE_WEBHOOK, parent_id, body=body)
             own_webhooks = [decode_response(response, _Webhook)]
         self.ids.update(one.id for one in own_webhooks)
         oldest_webhook = min(own_webhooks, key=lambda one: int(one.id))
-        thread = channel if is_thread else None
+        thread_id = channel if is_thread else None
         token = oldest_webhook.token
-        return None if token is None else ChannelWebhook(oldest_webhook.id, token, thread)
+        return None if token is None else ChannelWebhook(oldest_webhook.id, token, thread_id)
 
 
 def webhook_fields(face: Face) -> dict[str, str]:
     """Return a webhook message's fields for a name and, if the face has a valid URL, a picture."""
     fields = {"username": to_webhook_name(face.name)}
-    avatar = face.avatar or ""
-    if len(avatar) <= _MAX_AVATAR_URL_CHARS and is_http_address(avatar):
-        fields["avatar_url"] = avatar
+    avatar_url = face.avatar or ""
+    if len(avatar_url) <= _MAX_AVATAR_URL_CHARS and is_http_address(avatar_url):
+        fields["avatar_url"] = avatar_url
     return fields
 
 
@@ -162,8 +162,8 @@ class CharacterPictures:
         name = _PICTURE_PREFIX + hashlib.sha256(png).hexdigest()[:_PICTURE_HASH_CHARS]
         emoji_id = next((one.id for one in await self._list_pictures() if one.name == name), None)
         if emoji_id is None:
-            image = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-            body = {"name": name, "image": image}
+            image_data_url = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+            body = {"name": name, "image": image_data_url}
             response = await self._rest.call(_ADD_EMOJI, self._application, body=body)
             emoji_id = decode_response(response, ObjectWithId).id
         return _PICTURE_URL.format(emoji_id)
@@ -172,8 +172,8 @@ class CharacterPictures:
         """Delete pictures whose URLs are missing in `used_urls` at this and the previous call."""
         if used_urls == self._last_used_urls and not self._unused_ids:
             return
-        ids = [one.id for one in await self._list_pictures()]
-        unused_ids = {one for one in ids if _PICTURE_URL.format(one) not in used_urls}
+        picture_ids = [one.id for one in await self._list_pictures()]
+        unused_ids = {one for one in picture_ids if _PICTURE_URL.format(one) not in used_urls}
         for one in unused_ids & self._unused_ids:
             await self._rest.call(_DELETE_EMOJI, self._application, one)
         self._unused_ids, self._last_used_urls = unused_ids, used_urls
@@ -202,7 +202,7 @@ class _Channel(msgspec.Struct):
 
 class _Webhook(msgspec.Struct):
     id: str
-    type: int = _INCOMING_WEBHOOK
+    type: int = _INCOMING_HOOK_TYPE
     token: str | None = None
     user: ObjectWithId | None = None
 
@@ -221,7 +221,7 @@ class AnswerThreads:
             return thread.message_id
         if self._refused_until.get(channel, 0.0) > time.monotonic():
             return None
-        body = {"name": thread.title[:_MAX_TITLE_CHARS]}
+        body = {"name": thread.title[:_MAX_THREAD_TITLE_CHARS]}
         try:
             await self._rest.call(_OPEN_THREAD, channel, thread.message_id, body=body)
         except ThreadExists:
@@ -237,15 +237,15 @@ class AnswerThreads:
     def pause_threads(self, channel: str, reason: str) -> None:
         """Open no threads in a channel for the next 30 seconds."""
         _log.info("thread_not_allowed", channel=channel, reason=reason)
-        self._refused_until[channel] = time.monotonic() + _PAUSE_SECONDS
+        self._refused_until[channel] = time.monotonic() + _REFUSAL_PAUSE_SECONDS
 
 
-def thread_message_id(thread: str, message_id: str) -> str:
+def join_thread_and_message_id(thread_id: str, message_id: str) -> str:
     """Return the id under which we store a message in an answer's thread."""
-    return f"{thread}{_THREAD_MARK}{message_id}"
+    return f"{thread_id}{_THREAD_SEPARATOR}{message_id}"
 
 
 def locate_message(address: Address, message_id: str) -> tuple[str, str]:
     """Return the channel or thread that contains a stored message, and the message's id there."""
-    thread, mark, own_id = message_id.rpartition(_THREAD_MARK)
-    return (thread if mark else address.chat), own_id
+    thread_id, separator, bare_message_id = message_id.rpartition(_THREAD_SEPARATOR)
+    return (thread_id if separator else address.chat), bare_message_id

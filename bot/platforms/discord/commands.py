@@ -10,18 +10,18 @@ from bot.chat.command import FIELD_SEPARATOR, CommandOption, CommandSpec, Messag
 from bot.platforms.spec import EditableText, PlatformContext
 from bot.texts.text import to_translatable, translate
 
-_SUBCOMMAND, _STRING, _ATTACHMENT = 1, 3, 11  # option types
-_MESSAGE_COMMAND = 3
-_ROW, _TEXT_FIELD, _LINE, _PARAGRAPH = 1, 4, 1, 2
+_SUBCOMMAND_TYPE, _STRING_TYPE, _ATTACHMENT_TYPE = 1, 3, 11  # option types
+_MESSAGE_COMMAND_TYPE = 3
+_ROW_TYPE, _TEXT_FIELD_TYPE, _LINE_STYLE, _PARAGRAPH_STYLE = 1, 4, 1, 2
 _MAX_LINE_CHARS = 500
 _MAX_LABEL_CHARS = 45
 MAX_FORM_CHARS = 4000
 _GUILD_CONTEXT, _DM_CONTEXT = 0, 1  # contexts
-_MANAGE_SERVER = str(discord.Permissions(manage_guild=True).value)
+_MANAGE_SERVER_PERMISSION = str(discord.Permissions(manage_guild=True).value)
 _MAX_CHOICES = 25
 _MAX_CHOICE_CHARS = 100
 _MAX_SUMMARY_CHARS = 100
-LOCALES = {"zh": ("zh-CN", "zh-TW")}
+LOCALES_BY_LANGUAGE = {"zh": ("zh-CN", "zh-TW")}
 """Discord's locales for each language of the service except English."""
 
 
@@ -31,13 +31,13 @@ def to_command_payload(spec: CommandSpec) -> dict[str, Any]:
     Discord shows admin commands only to people who may manage the server, unless the server's
     settings allow others.
     """
-    actions = [{**_spec_payload(action), "type": _SUBCOMMAND} for action in spec.actions]
+    subcommands = [{**_spec_payload(action), "type": _SUBCOMMAND_TYPE} for action in spec.actions]
     return {
         **_spec_payload(spec),
-        "options": actions or _spec_payload(spec)["options"],
+        "options": subcommands or _spec_payload(spec)["options"],
         "type": 1,
         "contexts": [_GUILD_CONTEXT, _DM_CONTEXT],
-        "default_member_permissions": _MANAGE_SERVER if spec.is_for_admins else None,
+        "default_member_permissions": _MANAGE_SERVER_PERMISSION if spec.is_for_admins else None,
     }
 
 
@@ -45,8 +45,8 @@ def to_message_command_payload(spec: MessageCommandSpec) -> dict[str, Any]:
     """Return the payload that registers a command in the context menu of messages."""
     return {
         "name": spec.name,
-        "name_localizations": _translations(spec.name),
-        "type": _MESSAGE_COMMAND,
+        "name_localizations": _translations_by_locale(spec.name),
+        "type": _MESSAGE_COMMAND_TYPE,
         "contexts": [_GUILD_CONTEXT, _DM_CONTEXT],
     }
 
@@ -60,7 +60,7 @@ def find_message_command(
 ) -> MessageCommandSpec | None:
     """Return the command that was called from a message's menu, or None."""
     data = interaction_data(interaction)
-    if data.get("type") != _MESSAGE_COMMAND:
+    if data.get("type") != _MESSAGE_COMMAND_TYPE:
         return None
     return next((spec for spec in specs if spec.name == data["name"]), None)
 
@@ -93,16 +93,16 @@ def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
 
 def _form_row_payload(form: EditableText) -> dict[str, Any]:
     max_chars = form.max_chars or MAX_FORM_CHARS
-    field = {
-        "type": _TEXT_FIELD,
+    text_field = {
+        "type": _TEXT_FIELD_TYPE,
         "custom_id": form.title,
-        "style": _PARAGRAPH if max_chars > _MAX_LINE_CHARS else _LINE,
+        "style": _PARAGRAPH_STYLE if max_chars > _MAX_LINE_CHARS else _LINE_STYLE,
         "label": form.label[:_MAX_LABEL_CHARS],
         "value": form.text,
         "max_length": max_chars,
         **({} if form.is_required else {"required": False}),
     }
-    return {"type": _ROW, "components": [field]}
+    return {"type": _ROW_TYPE, "components": [text_field]}
 
 
 def read_command_and_message_id(interaction: discord.Interaction) -> tuple[str, str]:
@@ -124,7 +124,7 @@ def to_command_text(
     if (spec := find_message_command(interaction, specs)) is not None:
         return f"/{spec.command}"
     name, action, options = _split_command(interaction)
-    values = [str(option["value"]) for option in options if option.get("type") != _ATTACHMENT]
+    values = [str(option["value"]) for option in options if option.get("type") != _ATTACHMENT_TYPE]
     words = [f"/{name}", action, *values]
     return " ".join(word for word in words if word)
 
@@ -173,31 +173,31 @@ def _spec_payload(spec: CommandSpec) -> dict[str, Any]:
 
 
 def _option_payload(option: CommandOption) -> dict[str, Any]:
-    choices = [{"name": choice, "value": choice} for choice in option.choices]
+    choice_payloads = [{"name": choice, "value": choice} for choice in option.choices]
     return {
-        "type": _ATTACHMENT if option.is_file else _STRING,
+        "type": _ATTACHMENT_TYPE if option.is_file else _STRING_TYPE,
         "name": option.name,
         **_description_payload(option.summary),
         "required": option.required,
         **({} if option.is_file else {"autocomplete": option.can_suggest}),
-        **({"choices": choices} if choices else {}),
+        **({"choices": choice_payloads} if choice_payloads else {}),
     }
 
 
 def _description_payload(summary: str) -> dict[str, Any]:
     translations = {
         locale: text[:_MAX_SUMMARY_CHARS]
-        for locale, text in _translations(summary).items()
+        for locale, text in _translations_by_locale(summary).items()
         if text != summary
     }
     payload: dict[str, Any] = {"description": summary[:_MAX_SUMMARY_CHARS]}
     return {**payload, "description_localizations": translations} if translations else payload
 
 
-def _translations(text: str) -> dict[str, str]:
+def _translations_by_locale(text: str) -> dict[str, str]:
     return {
         locale: translate(to_translatable(text), language)
-        for language, locales in LOCALES.items()
+        for language, locales in LOCALES_BY_LANGUAGE.items()
         for locale in locales
     }
 
@@ -208,7 +208,7 @@ def _split_command(
     data = interaction_data(interaction)
     options: list[dict[str, Any]] = data.get("options") or []
     for option in options:
-        if option["type"] == _SUBCOMMAND:
+        if option["type"] == _SUBCOMMAND_TYPE:
             return data["name"], option["name"], option.get("options") or []
     return data.get("name", ""), None, options
 
@@ -218,5 +218,5 @@ def read_form_value(interaction: discord.Interaction) -> str:
 
 
 def _read_form_values(interaction: discord.Interaction) -> list[str]:
-    rows = interaction_data(interaction).get("components", ())
-    return [str(one.get("value", "")) for row in rows for one in row.get("components", ())]
+    form_rows = interaction_data(interaction).get("components", ())
+    return [str(one.get("value", "")) for row in form_rows for one in row.get("components", ())]

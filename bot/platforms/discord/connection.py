@@ -28,7 +28,7 @@ _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 2.0
 _MAX_REFUSED_RESUME_SECONDS = 5.0  # Discord asks for 1 to 5 s before the next IDENTIFY
 _MAX_RECONNECT_SECONDS = 60.0
-_NORMAL_CLOSURE = 1000
+_NORMAL_CLOSE_CODE = 1000
 _GUILD_EVENTS = frozenset(
     {
         *("message", "raw_message_edit", "raw_message_delete", "raw_bulk_message_delete"),
@@ -65,13 +65,13 @@ class ShardClient(DiscordClient):
 
     async def stay_connected(self, session: GatewaySession | None) -> None:
         """Connect, first by resuming `session`; reconnect until closed. Raises `PlatformError`."""
-        failures = 0
+        failure_count = 0
         while not self.is_closed():
             try:
                 await self._connect(session)
                 while True:
                     if await self.receive():
-                        failures = 0
+                        failure_count = 0
             except ReconnectWebSocket as error:
                 self.dispatch("disconnect")
                 session = self.session if error.resume else None
@@ -79,7 +79,7 @@ class ShardClient(DiscordClient):
                     await self._clock.sleep(random.uniform(1, _MAX_REFUSED_RESUME_SECONDS))  # noqa: S311
             except _CONNECTION_ERRORS as error:
                 self.dispatch("disconnect")
-                if isinstance(error, discord.ConnectionClosed) and error.code != _NORMAL_CLOSURE:
+                if isinstance(error, discord.ConnectionClosed) and error.code != _NORMAL_CLOSE_CODE:
                     raise _close_code_error(error.code) from error
                 if self.ws is None and not (session and session.resume_url):
                     reason = str(error) or type(error).__name__
@@ -91,9 +91,9 @@ class ShardClient(DiscordClient):
                 session = self.session or session
                 if session is not None:  # the server at its resume URL may be down
                     session = GatewaySession(session.id, session.sequence, "")
-                failures += 1
-                max_seconds = min(2.0**failures, _MAX_RECONNECT_SECONDS)
-                await self._clock.sleep(random.uniform(0, max_seconds))  # noqa: S311
+                failure_count += 1
+                max_delay_seconds = min(2.0**failure_count, _MAX_RECONNECT_SECONDS)
+                await self._clock.sleep(random.uniform(0, max_delay_seconds))  # noqa: S311
 
     @override
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
@@ -107,26 +107,26 @@ class ShardClient(DiscordClient):
     @override
     def handle_event(self, event: str, *args: Any) -> None:
         """Handle an event, or hold it until its guild is loaded (RESUME does not load guilds)."""
-        guild = _find_guild_id(args[0]) if event in _GUILD_EVENTS else 0
-        if self.is_guild_loaded(guild):
+        guild_id = _find_guild_id(args[0]) if event in _GUILD_EVENTS else 0
+        if self.is_guild_loaded(guild_id):
             if event in _GUILD_EVENTS:
                 self.last_handled_sequence = self.sequence
             super().handle_event(event, *args)
             return
-        if guild not in self._held_events:
-            self._held_events[guild] = []
-            task = asyncio.create_task(self._load_guild_and_release(guild))
+        if guild_id not in self._held_events:
+            self._held_events[guild_id] = []
+            task = asyncio.create_task(self._load_guild_and_release_events(guild_id))
             self._loading_tasks.add(task)
             task.add_done_callback(self._loading_tasks.discard)
-        self._held_events[guild].append((self.sequence, self.last_received))
+        self._held_events[guild_id].append((self.sequence, self.last_received))
 
     def is_guild_loaded(self, guild: int) -> bool:
         """Return whether a guild is loaded; always true for the id 0, meaning direct messages."""
         return not guild or (guild not in self._held_events and self.get_guild(guild) is not None)
 
-    async def _load_guild_and_release(self, guild: int) -> None:
-        await self._load_guild(guild)
-        for sequence, event_text in self._held_events.pop(guild, ()):
+    async def _load_guild_and_release_events(self, guild_id: int) -> None:
+        await self._load_guild(guild_id)
+        for sequence, event_text in self._held_events.pop(guild_id, ()):
             self.last_handled_sequence = sequence
             self.parse(decode_event(event_text), super().handle_event)
 
@@ -151,20 +151,20 @@ class ShardClient(DiscordClient):
         session = self.session
         if session is None:
             return None
-        unhandled_numbers = [
+        unhandled_sequences = [
             *self._unanswered_interactions.values(),
             *(events[0][0] for events in self._held_events.values()),
         ]
-        sequence = min(session.sequence, min(unhandled_numbers, default=session.sequence + 1) - 1)
+        sequence = min(session.sequence, min(unhandled_sequences, default=session.sequence + 1) - 1)
         return GatewaySession(session.id, sequence, session.resume_url)
 
     async def read_history(self, channel_id: int, after: int, limit: int) -> list[dict[str, Any]]:
         """Return a channel's messages after an id as JSON, oldest first. Raises `PlatformError`."""
-        guild_field = await self._read_guild_id_field(channel_id)
+        guild_id_field = await self._read_guild_id_field(channel_id)
         query = {"after": str(after), "limit": str(limit)}
         response = await self._rest.call(_GET_MESSAGES, str(channel_id), query=query)
         messages = decode_response(response, list[dict[str, Any]])
-        return [{**each, **guild_field} for each in reversed(messages)]
+        return [{**each, **guild_id_field} for each in reversed(messages)]
 
     async def _read_guild_id_field(self, channel_id: int) -> dict[str, str]:
         """Return a channel's `guild_id` field (or {} for direct messages), and cache a thread."""
@@ -178,11 +178,11 @@ class ShardClient(DiscordClient):
             self.parse(RawEvent("THREAD_CREATE", channel), lambda *_: None)
         return {"guild_id": channel["guild_id"]} if "guild_id" in channel else {}
 
-    async def retry_until_answered(self, request: Callable[[], Awaitable[T]]) -> T:
+    async def retry_until_answered(self, send_request: Callable[[], Awaitable[T]]) -> T:
         """Retry a request until Discord answers it; raises `Refused` or `PlatformFatal`."""
         while True:
             try:
-                return await request()
+                return await send_request()
             except (errors.Refused, errors.PlatformFatal):
                 raise
             except errors.RateLimited as limited:
@@ -192,20 +192,20 @@ class ShardClient(DiscordClient):
 
     async def _load_guild(self, guild_id: int) -> None:
 
-        async def fetch(path: str, result_type: type[T]) -> T:
-            endpoint = RestEndpoint("GET", f"/guilds/{{}}{path}")
+        async def fetch(path_suffix: str, result_type: type[T]) -> T:
+            endpoint = RestEndpoint("GET", f"/guilds/{{}}{path_suffix}")
             return decode_response(await self._rest.call(endpoint, str(guild_id)), result_type)
 
         try:
             retry = self.retry_until_answered
             guild = await retry(lambda: fetch("", dict[str, Any]))
             channels = await retry(lambda: fetch("/channels", list[Any]))
-            threads = await retry(lambda: fetch("/threads/active", dict[str, Any]))
+            threads_response = await retry(lambda: fetch("/threads/active", dict[str, Any]))
         except (errors.Refused, errors.PlatformFatal) as error:
             _log.warning("discord_guild_not_loaded", guild=guild_id, reason=str(error))
             return
         if self.get_guild(guild_id) is None:
-            guild_data = {**guild, "channels": channels, "threads": threads["threads"]}
+            guild_data = {**guild, "channels": channels, "threads": threads_response["threads"]}
             self.parse(RawEvent("GUILD_CREATE", guild_data), lambda *_: None)
 
 

@@ -31,7 +31,7 @@ class SessionStarted:
     """A new session has started; messages sent since the last session must be fetched."""
 
     at: datetime
-    guilds_known: asyncio.Event = field(default_factory=asyncio.Event)
+    guilds_known_event: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @value_class
@@ -54,12 +54,12 @@ GatewayEvent = Incoming | CommandReceived | SessionStarted | SessionResumed
 
 
 async def wait_for_events(
-    queue: asyncio.Queue[GatewayEvent], seconds: float
+    queue: asyncio.Queue[GatewayEvent], timeout_seconds: float
 ) -> Sequence[GatewayEvent]:
-    """Wait up to `seconds` for an event; return all queued events up to the next session start."""
+    """Wait up to `timeout_seconds` for an event; return those up to the next session start."""
     events: list[GatewayEvent] = []
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(timeout_seconds):
             events.append(await queue.get())
     # Even after a timeout, take the events that have arrived, because they count as received.
     while not queue.empty() and not (events and isinstance(events[-1], SessionStarted)):
@@ -68,15 +68,15 @@ async def wait_for_events(
 
 
 _log = structlog.get_logger(__name__)
-_COMMAND_INTERACTIONS = frozenset(
+_COMMAND_INTERACTION_TYPES = frozenset(
     {discord.InteractionType.application_command, discord.InteractionType.modal_submit}
 )
 """The types of interactions that are commands; a submitted form counts as one."""
-_CHECK_TIMEOUT_SECONDS = 1.5
-_RESPONSE_SECONDS = 3.0  # Discord ignores later responses
-_NEW_GUILD_AGE = timedelta(minutes=5)
+_PERMISSION_CHECK_TIMEOUT_SECONDS = 1.5
+_RESPONSE_TIMEOUT_SECONDS = 3.0  # Discord ignores later responses
+_MAX_NEW_GUILD_AGE = timedelta(minutes=5)
 _RESPOND_TO_INTERACTION = RestEndpoint(
-    "POST", "/interactions/{}/{}/callback", resource_ids=2, is_interaction=True
+    "POST", "/interactions/{}/{}/callback", bucket_id_count=2, is_interaction=True
 )
 _EPHEMERAL_FLAG = discord.MessageFlags(ephemeral=True).value
 
@@ -139,11 +139,11 @@ class Gateway(ShardClient):
 
     @override
     def handle_raw_message(self, event: str, message: dict[str, Any]) -> bool:
-        author, guild = message.get("author"), int(message.get("guild_id") or 0)
-        if not (author and author.get("bot") and self.is_guild_loaded(guild)):
+        author, guild_id = message.get("author"), int(message.get("guild_id") or 0)
+        if not (author and author.get("bot") and self.is_guild_loaded(guild_id)):
             return False
         if event == "MESSAGE_CREATE":
-            self.bot_messages[int(message["channel_id"])] = int(message["id"]), guild
+            self.bot_messages[int(message["channel_id"])] = int(message["id"]), guild_id
         return True
 
     def on_message(self, message: discord.Message) -> None:
@@ -158,8 +158,8 @@ class Gateway(ShardClient):
         bot_id = self._context.bot_id
         return parse_or_skip("MESSAGE", incoming.to_incoming_message, message, self._bot, bot_id)
 
-    def on_raw_message_edit(self, change: discord.RawMessageUpdateEvent) -> None:
-        message = change.message
+    def on_raw_message_edit(self, edit: discord.RawMessageUpdateEvent) -> None:
+        message = edit.message
         if message.author.bot:  # includes the bot's own edits of live answers
             return
         self._queue_edit(message)
@@ -179,14 +179,14 @@ class Gateway(ShardClient):
         if deletion.message_ids:
             self._queue_deletion(deletion.channel_id, deletion.guild_id, deletion.message_ids)
 
-    def _queue_deletion(self, channel_id: int, guild_id: int | None, ids: Set[int]) -> None:
+    def _queue_deletion(self, channel_id: int, guild_id: int | None, message_ids: Set[int]) -> None:
         """Queue a deletion in a channel, and in the threads started from the deleted messages."""
         guild = self.get_guild(guild_id) if guild_id else None
-        threads = [one.id for one in guild.threads if one.id in ids] if guild else []
-        for place in dict.fromkeys([channel_id, *threads]):
-            channel = guild.get_channel_or_thread(place) if guild else None
-            deleted_ids = ids if place == channel_id else {place}
-            arguments = place, deleted_ids, channel, guild, self._context.bot_id
+        thread_ids = [one.id for one in guild.threads if one.id in message_ids] if guild else []
+        for location_id in dict.fromkeys([channel_id, *thread_ids]):
+            channel = guild.get_channel_or_thread(location_id) if guild else None
+            deleted_ids = message_ids if location_id == channel_id else {location_id}
+            arguments = location_id, deleted_ids, channel, guild, self._context.bot_id
             self._queue_event(incoming.deletion_to_incoming(*arguments))
 
     def on_raw_reaction_add(self, event: discord.RawReactionActionEvent) -> None:
@@ -195,9 +195,9 @@ class Gateway(ShardClient):
         guild = self.get_guild(event.guild_id) if event.guild_id else None
         channel = guild.get_channel_or_thread(event.channel_id) if guild else None
         # Reactions have no id; the sequence number distinguishes repeated reactions.
-        session = self.session.id if self.session else ""
-        key = f"r{event.message_id}:{session}:{self.last_handled_sequence}"
-        arguments = event, channel, guild, key, self._context.bot_id
+        session_id = self.session.id if self.session else ""
+        external_key = f"r{event.message_id}:{session_id}:{self.last_handled_sequence}"
+        arguments = event, channel, guild, external_key, self._context.bot_id
         self._queue_event(parse_or_skip("REACTION", incoming.reaction_to_incoming, *arguments))
 
     on_raw_reaction_remove = on_raw_reaction_add
@@ -208,8 +208,8 @@ class Gateway(ShardClient):
     def on_guild_available(self, guild: discord.Guild) -> None:
         """Queue a join event if the bot just joined; after an outage, Discord sends this, too."""
         joined_at = getattr(guild.me, "joined_at", None)  # the event may lack the bot's member data
-        is_new = joined_at is not None and utcnow() - joined_at < _NEW_GUILD_AGE
-        if self._is_ready and is_new and guild.channels:
+        joined_recently = joined_at is not None and utcnow() - joined_at < _MAX_NEW_GUILD_AGE
+        if self._is_ready and joined_recently and guild.channels:
             self.on_guild_join(guild)
 
     def _queue_command(self, interaction: discord.Interaction) -> Acknowledgment | None:
@@ -219,7 +219,7 @@ class Gateway(ShardClient):
         """
         if (
             not _is_answerable(interaction)
-            or interaction.type not in _COMMAND_INTERACTIONS
+            or interaction.type not in _COMMAND_INTERACTION_TYPES
             or commands.should_open_form(interaction, self._context)
             or commands.is_button_form(interaction, self._context.message_commands)
         ):
@@ -258,16 +258,16 @@ class Gateway(ShardClient):
             return False
         command = incoming.command_to_incoming(interaction, self._context, is_deferred=True)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CHECK_TIMEOUT_SECONDS):
+            async with asyncio.timeout(_PERMISSION_CHECK_TIMEOUT_SECONDS):
                 return not await self._context.is_refused(command)
         return False
 
     async def _handle_interaction(self, interaction: discord.Interaction) -> None:
-        context, menu = self._context, self._context.message_commands
-        is_form = commands.is_button_form(interaction, menu)
-        if is_form or interaction.type is discord.InteractionType.component:
+        context, message_commands = self._context, self._context.message_commands
+        is_form_submission = commands.is_button_form(interaction, message_commands)
+        if is_form_submission or interaction.type is discord.InteractionType.component:
             press = incoming.press_to_incoming(interaction, context.bot_id)
-            form = None if is_form else await context.press_form(press)
+            form = None if is_form_submission else await context.press_form(press)
             if form is None:
                 await self._handle_press(interaction, press)
             else:
@@ -275,13 +275,13 @@ class Gateway(ShardClient):
         elif interaction.type is discord.InteractionType.autocomplete:
             typed_text = commands.focused_option_text(interaction)
             command = incoming.command_to_incoming(interaction, context, is_deferred=False)
-            names = () if typed_text is None else await context.suggest(command, typed_text)
-            choices = {"choices": commands.to_choices(names)}
+            suggestions = () if typed_text is None else await context.suggest(command, typed_text)
+            choices = {"choices": commands.to_choices(suggestions)}
             await self._send_response(interaction, ResponseType.autocomplete_result, choices)
         elif commands.should_open_form(interaction, context):
             command = incoming.command_to_incoming(interaction, context, is_deferred=False)
-            target = commands.interaction_data(interaction).get("target_id")
-            form_id = f"{command.text.removeprefix('/')}:{target}" if target else command.text
+            target_id = commands.interaction_data(interaction).get("target_id")
+            form_id = f"{command.text.removeprefix('/')}:{target_id}" if target_id else command.text
             await self._open_form(interaction, form_id, await context.command_form(command))
 
     async def _open_form(
@@ -299,19 +299,19 @@ class Gateway(ShardClient):
         """Queue and acknowledge a button press, or refuse it with a private notice."""
         refusal = None
         try:
-            async with asyncio.timeout(_CHECK_TIMEOUT_SECONDS):
+            async with asyncio.timeout(_PERMISSION_CHECK_TIMEOUT_SECONDS):
                 refusal = await self._context.press_refusal(press)
         except TimeoutError:  # accept the press for now; it is checked again when processed
             _log.warning("discord_button_press_not_checked")
         if refusal is not None:
             await self._respond_privately(interaction, refusal)
             return
-        is_urgent = press.data.startswith(f"{ButtonAction.STOP}:")
+        is_stop_button = press.data.startswith(f"{ButtonAction.STOP}:")
         # Other buttons edit their message, which Discord refuses before the acknowledgment.
-        if not is_urgent:
+        if not is_stop_button:
             await self._send_response(interaction, ResponseType.deferred_message_update)
         self._queue_event(press)
-        if is_urgent:
+        if is_stop_button:
             await self._send_response(interaction, ResponseType.deferred_message_update)
 
     async def _respond_privately(self, interaction: discord.Interaction, text: str) -> None:
@@ -328,7 +328,7 @@ class Gateway(ShardClient):
         ids = str(interaction.id), interaction.token
         body = {"type": kind.value} | ({"data": data} if data else {})
         try:
-            async with asyncio.timeout(_RESPONSE_SECONDS):
+            async with asyncio.timeout(_RESPONSE_TIMEOUT_SECONDS):
                 try:
                     await self._rest.call(_RESPOND_TO_INTERACTION, *ids, body=body)
                 except (OutcomeUnknown, Unreachable):
@@ -342,7 +342,7 @@ class Gateway(ShardClient):
 
     def _set_guilds_known(self) -> None:
         if self._current_session is not None:
-            self._current_session.guilds_known.set()
+            self._current_session.guilds_known_event.set()
 
 
 def _is_answerable(interaction: discord.Interaction) -> bool:

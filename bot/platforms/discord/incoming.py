@@ -43,7 +43,7 @@ def to_incoming_message(
     forwarded_text = _forwarded_text(message)  # a forward has no text of its own
     if message.type not in _USER_MESSAGE_TYPES or not (text or forwarded_text or attachments):
         return None
-    original = _find_original_message(message)
+    replied_message = _find_replied_message(message)
     address = Address("discord", str(message.channel.id), bot_id=bot_id)
     return IncomingMessage(
         address=address,
@@ -52,16 +52,16 @@ def to_incoming_message(
         author=_to_person(message.author),
         text=text or forwarded_text,
         at=message.created_at,
-        wake=_find_wake_reason(message, original, bot),
+        wake=_find_wake_reason(message, replied_message, bot),
         scopes=_list_scopes(address, message.channel, message.guild),
         author_is_admin=True if _is_private(message) else None,
         author_roles=() if _is_private(message) else _list_role_ids(message.author),
         is_private=_is_private(message),
         is_age_restricted=_is_age_restricted(message.channel, is_private=_is_private(message)),
-        quote=_to_quote(original, bot),
+        quote=_to_quote(replied_message, bot),
         attachments=attachments,
         in_thread=isinstance(message.channel, discord.Thread),
-        opened_from=_own_thread_starter_id(message.channel, bot),
+        opened_from=_bot_thread_starter_id(message.channel, bot),
         thread_title=_to_thread_title(message.channel, bot),
         channel_title=_channel_title(message.channel, message.guild),
         mentions=_list_mentions(message, bot),
@@ -78,13 +78,13 @@ def edit_to_incoming(
     if incoming is None or message.edited_at is None:
         return None
     at = message.edited_at
-    key = f"e{message.id}:{at.timestamp():.6f}"
+    external_key = f"e{message.id}:{at.timestamp():.6f}"
     if thread is None:
-        return MessageEdit(key, incoming, at)
+        return MessageEdit(external_key, incoming, at)
     address = replace(incoming.address, chat=str(thread.id))
     scopes = _list_scopes(address, thread, message.guild)
-    in_thread = replace(incoming, address=address, scopes=scopes, in_thread=True, is_late=True)
-    return MessageEdit(f"{key}@{thread.id}", in_thread, at)
+    thread_message = replace(incoming, address=address, scopes=scopes, in_thread=True, is_late=True)
+    return MessageEdit(f"{external_key}@{thread.id}", thread_message, at)
 
 
 def deletion_to_incoming(
@@ -127,7 +127,7 @@ def reaction_to_incoming(
     event: discord.RawReactionActionEvent,
     channel: object,
     guild: discord.Guild | None,
-    key: str,
+    external_key: str,
     bot_id: str = "",
 ) -> ReactionChange | None:
     """Convert a reaction; return None if it is a bot's, or if we do not use its emoji."""
@@ -139,7 +139,7 @@ def reaction_to_incoming(
     name = event.member.display_name if event.member else ""
     return ReactionChange(
         address=address,
-        external_key=key,
+        external_key=external_key,
         message_id=str(event.message_id),
         author=Person(f"discord:{event.user_id}", name),
         reaction=reaction,
@@ -180,17 +180,17 @@ def _read_origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[s
 def guild_to_chat_join(guild: discord.Guild, bot_id: str = "") -> ChatJoin | None:
     """Convert the event that the bot joined a server; return None if it cannot post a greeting."""
     channels = [guild.system_channel, *guild.text_channels]
-    needed = discord.Permissions(view_channel=True, send_messages=True)
-    writable_channels = (one for one in channels if one and one.permissions_for(guild.me) >= needed)
-    channel = next(writable_channels, None)
+    permissions = discord.Permissions(view_channel=True, send_messages=True)
+    candidates = (one for one in channels if one and one.permissions_for(guild.me) >= permissions)
+    channel = next(candidates, None)
     if channel is None:
         return None
     address = Address("discord", str(channel.id), bot_id=bot_id)
     joined_at = guild.me.joined_at or discord.utils.utcnow()
-    key = f"join:{guild.id}:{joined_at.timestamp():.0f}"
+    external_key = f"join:{guild.id}:{joined_at.timestamp():.0f}"
     scopes = _list_scopes(address, channel, guild)
     return ChatJoin(
-        *(address, key, None, joined_at, scopes),
+        *(address, external_key, None, joined_at, scopes),
         locale=str(guild.preferred_locale),
         is_age_restricted=_is_age_restricted(channel, is_private=False),
     )
@@ -204,7 +204,7 @@ def command_to_incoming(
         message_id=None,
         text=commands.to_command_text(interaction, context.message_commands),
         wake=WakeReason.COMMAND,
-        quote=_find_target_message(interaction),
+        quote=_quote_target_message(interaction),
         attachments=_list_command_files(interaction),
         interaction=f"{interaction.application_id}:{interaction.token}" if is_deferred else None,
         has_public_response=commands.has_public_response(interaction, context.commands),
@@ -213,7 +213,7 @@ def command_to_incoming(
     )
 
 
-def _find_target_message(interaction: discord.Interaction) -> Quote | None:
+def _quote_target_message(interaction: discord.Interaction) -> Quote | None:
     """Return the message that a command or form applies to, or None."""
     if interaction.type is discord.InteractionType.modal_submit:
         _, message_id = commands.read_command_and_message_id(interaction)
@@ -229,13 +229,13 @@ def _find_target_message(interaction: discord.Interaction) -> Quote | None:
 
 
 def _list_command_files(interaction: discord.Interaction) -> tuple[MediaItem, ...]:
-    files = commands.interaction_data(interaction).get("resolved", {}).get("attachments", {})
+    attachments = commands.interaction_data(interaction).get("resolved", {}).get("attachments", {})
     return tuple(
         MediaItem(
-            _MEDIA_KINDS.get(str(one.get("content_type")).partition("/")[0], MediaKind.FILE),
+            _KINDS_BY_MAIN_TYPE.get(str(one.get("content_type")).partition("/")[0], MediaKind.FILE),
             *(str(one["filename"]), one.get("size"), str(one["url"])),
         )
-        for one in files.values()
+        for one in attachments.values()
     )
 
 
@@ -255,7 +255,7 @@ def _list_role_ids(user: discord.abc.User | None) -> tuple[str, ...] | None:
     return tuple(f"discord:{role.id}" for role in user.roles if not role.is_default())
 
 
-def _own_thread_starter_id(channel: object, bot: Snowflake) -> str | None:
+def _bot_thread_starter_id(channel: object, bot: Snowflake) -> str | None:
     """Return the id of the message from which the bot started a thread (also the thread's id)."""
     if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
         return str(channel.id)
@@ -293,29 +293,29 @@ def _is_age_restricted(channel: object, *, is_private: bool) -> bool | None:
     """Return whether only adults may enter a channel on Discord, or None for private chats."""
     if is_private:
         return None
-    is_nsfw = getattr(channel, "is_nsfw", None)  # missing if the channel is not in the cache
-    return is_nsfw is not None and bool(is_nsfw())
+    nsfw_check = getattr(channel, "is_nsfw", None)  # missing if the channel is not in the cache
+    return nsfw_check is not None and bool(nsfw_check())
 
 
-def _find_original_message(message: discord.Message) -> discord.Message | None:
+def _find_replied_message(message: discord.Message) -> discord.Message | None:
     # A forwarded message also has a reference, but is not a reply.
     if message.type is not discord.MessageType.reply or message.reference is None:
         return None
-    original = message.reference.resolved
-    return original if isinstance(original, discord.Message) else None
+    replied_message = message.reference.resolved
+    return replied_message if isinstance(replied_message, discord.Message) else None
 
 
-def _to_quote(original: discord.Message | None, bot: Snowflake) -> Quote | None:
-    if original is None:
+def _to_quote(replied_message: discord.Message | None, bot: Snowflake) -> Quote | None:
+    if replied_message is None:
         return None
     return Quote(
-        _to_person(original.author),
-        str(original.id),
-        _resolve_references(_full_text(original, original.content), original)
-        or _forwarded_text(original),
-        _list_attachments(original),
-        is_ours=original.author.id == bot.id,
-        by_webhook=original.webhook_id is not None,
+        _to_person(replied_message.author),
+        str(replied_message.id),
+        _resolve_references(_full_text(replied_message, replied_message.content), replied_message)
+        or _forwarded_text(replied_message),
+        _list_attachments(replied_message),
+        is_ours=replied_message.author.id == bot.id,
+        by_webhook=replied_message.webhook_id is not None,
     )
 
 
@@ -323,21 +323,21 @@ def _list_mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
     if "<" not in message.content:
         return ()
     bot_ids = _bot_mention_ids(message, bot)
-    mentions = (
+    mention_matches = (
         one for one in _MENTION_REFERENCE.finditer(message.content) if int(one["id"]) not in bot_ids
     )
     return tuple(
         f"discord:{'&' if one['kind'] == '@&' else ''}{one['id']}"
-        for one in mentions
+        for one in mention_matches
         if one["kind"] != "#"
     )
 
 
-_MEDIA_KINDS = {"image": MediaKind.IMAGE, "video": MediaKind.VIDEO, "audio": MediaKind.AUDIO}
+_KINDS_BY_MAIN_TYPE = {"image": MediaKind.IMAGE, "video": MediaKind.VIDEO, "audio": MediaKind.AUDIO}
 _PREVIEW_EMBED_TYPES = frozenset({"article", "gifv", "image", "link", "video"})
 """The types of embeds that Discord adds as previews of links."""
-_COMPONENT_TEXTS = ("content", "label", "placeholder", "description", "name", "url")
-_COMPONENT_PARTS = ("children", "items", "options")
+_COMPONENT_TEXT_FIELDS = ("content", "label", "placeholder", "description", "name", "url")
+_COMPONENT_CHILD_FIELDS = ("children", "items", "options")
 
 
 def _list_attachments(message: discord.Message) -> tuple[MediaItem, ...]:
@@ -396,9 +396,9 @@ def _embed_texts(embed: discord.Embed) -> Iterator[str]:
 
 def _component_texts(component: object) -> Iterator[str]:
     """Yield the texts of a component of any type, and of the components inside it."""
-    texts = [getattr(component, name, None) for name in _COMPONENT_TEXTS]
+    texts = [getattr(component, name, None) for name in _COMPONENT_TEXT_FIELDS]
     yield " – ".join(one for one in texts if isinstance(one, str) and one)
-    for name in _COMPONENT_PARTS:
+    for name in _COMPONENT_CHILD_FIELDS:
         for part in getattr(component, name, None) or ():
             yield from _component_texts(part)
     for name in ("accessory", "component"):
@@ -408,8 +408,8 @@ def _component_texts(component: object) -> Iterator[str]:
 
 def _poll_text(poll: discord.Poll) -> str:
     heading = f"[{'closed poll' if poll.is_finalized() else 'poll'}] {poll.question}"
-    votes = {one.id: f": {one.vote_count}" if poll.total_votes else "" for one in poll.answers}
-    return _join_texts([heading, *(f"- {one.text}{votes[one.id]}" for one in poll.answers)])
+    vote_texts = {one.id: f": {one.vote_count}" if poll.total_votes else "" for one in poll.answers}
+    return _join_texts([heading, *(f"- {one.text}{vote_texts[one.id]}" for one in poll.answers)])
 
 
 def _join_texts(texts: Iterable[str]) -> str:
@@ -420,17 +420,17 @@ def _find_file_kind(file: discord.Attachment) -> MediaKind:
     if file.is_voice_message():
         return MediaKind.VOICE
     main_type = (file.content_type or "").partition("/")[0]
-    return _MEDIA_KINDS.get(main_type, MediaKind.FILE)
+    return _KINDS_BY_MAIN_TYPE.get(main_type, MediaKind.FILE)
 
 
 def _find_wake_reason(
-    message: discord.Message, original: discord.Message | None, bot: Snowflake
+    message: discord.Message, replied_message: discord.Message | None, bot: Snowflake
 ) -> WakeReason | None:
     if _is_private(message):
         return WakeReason.DM
     if _is_mentioned(message, bot):
         return WakeReason.MENTION
-    if original is not None and original.author.id == bot.id:
+    if replied_message is not None and replied_message.author.id == bot.id:
         return WakeReason.REPLY
     return None
 
@@ -449,38 +449,38 @@ def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
 
 
 def _bot_mention_ids(message: discord.Message, bot: Snowflake) -> set[int]:
-    role = message.guild.self_role if message.guild else None
-    return {bot.id, role.id} if role else {bot.id}
+    bot_role = message.guild.self_role if message.guild else None
+    return {bot.id, bot_role.id} if bot_role else {bot.id}
 
 
 def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
     """Return a message's text without leading mentions of the bot, unless nothing else is left."""
-    rest = text = message.content.strip()
+    remaining_text = text = message.content.strip()
     if not text.startswith("<"):
         return text
     ids = _bot_mention_ids(message, bot)
-    while (mention := _MENTION_REFERENCE.match(rest)) and int(mention["id"]) in ids:
-        rest = rest[mention.end() :].lstrip(" \t\n,:;，：、")
-    return rest or text
+    while (mention := _MENTION_REFERENCE.match(remaining_text)) and int(mention["id"]) in ids:
+        remaining_text = remaining_text[mention.end() :].lstrip(" \t\n,:;，：、")
+    return remaining_text or text
 
 
 def _resolve_references(text: str, message: discord.Message) -> str:
     """Replace the ids of people, roles and channels in a text with their names, if known."""
     if "<" not in text:
         return text.strip()
-    people = {user.id: user.display_name for user in message.mentions}
+    names_by_id = {user.id: user.display_name for user in message.mentions}
     guild = message.guild
 
-    def name(match: re.Match[str]) -> str:
-        number = int(match["id"])
+    def replace_reference(match: re.Match[str]) -> str:
+        target_id = int(match["id"])
         match match["kind"]:
             case "#":
-                channel = guild.get_channel_or_thread(number) if guild else None
+                channel = guild.get_channel_or_thread(target_id) if guild else None
                 return f"#{channel.name}" if channel else match[0]
             case "@&":
-                role = guild.get_role(number) if guild else None
+                role = guild.get_role(target_id) if guild else None
                 return f"@{role.name}" if role else match[0]
             case _:
-                return f"@{people[number]}" if number in people else match[0]
+                return f"@{names_by_id[target_id]}" if target_id in names_by_id else match[0]
 
-    return _MENTION_REFERENCE.sub(name, text.strip())
+    return _MENTION_REFERENCE.sub(replace_reference, text.strip())

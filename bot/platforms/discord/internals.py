@@ -34,7 +34,7 @@ from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
 from bot.platforms.discord.shards import GatewaySession, Shard
 
 _GUILD_READY_TIMEOUT_SECONDS = 1.0  # the longest gap between guilds at the start of a session
-_RESUMABLE_CLOSURE = 4000
+_RESUMABLE_CLOSE_CODE = 4000
 """The close code that keeps the session; with 1000 or 1001, Discord would end it."""
 _MESSAGE_EVENTS = frozenset({"MESSAGE_CREATE", "MESSAGE_UPDATE"})
 
@@ -79,7 +79,7 @@ class DiscordClient(discord.Client):
             shard_id=None if shard.count == 1 else shard.number,
             shard_count=None if shard.count == 1 else shard.count,
         )
-        self.http = _RestHttp(rest, self)
+        self.http = _RestHttpClient(rest, self)
         self.last_received = ""
         """The JSON text of the event that is being parsed."""
         self._event_handler: EventHandler = self.handle_event
@@ -172,18 +172,18 @@ class DiscordClient(discord.Client):
     async def close(self) -> None:
         """Disconnect without ending the session, so that it can be resumed."""
         if self.is_connected:
-            await self.ws.close(_RESUMABLE_CLOSURE)
+            await self.ws.close(_RESUMABLE_CLOSE_CODE)
         await super().close()
 
 
-class _RestHttp(HTTPClient):
+class _RestHttpClient(HTTPClient):
     def __init__(self, rest: RestClient, client: discord.Client) -> None:
         super().__init__(client.loop)
         self._rest = rest
 
     @override
     async def request(self, route: Route, **options: Any) -> Any:
-        endpoint = RestEndpoint(route.method, route.url.removeprefix(Route.BASE), resource_ids=0)
+        endpoint = RestEndpoint(route.method, route.url.removeprefix(Route.BASE), bucket_id_count=0)
         return decode_response(await self._rest.call(endpoint), dict[str, Any])
 
 

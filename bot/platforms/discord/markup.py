@@ -17,35 +17,35 @@ _UNSUPPORTED_MARKUP = re.compile(
     r"|^[ \t>]*\|?[ \t]*:?-+:?[ \t]*\||\$|\\[(\[]|!\[|<br ?/?>",
     re.MULTILINE,
 )
-_HEADING = re.compile(r"^(?P<before>[ \t>]*)\#{4,6}[ \t]+(?P<text>.*?)[ \t]*\#*$")
+_DEEP_HEADING = re.compile(r"^(?P<before>[ \t>]*)\#{4,6}[ \t]+(?P<text>.*?)[ \t]*\#*$")
 _TASK_MARKER = re.compile(r"^(?P<before>[ \t>]*[-*+][ \t])\[(?P<done>[ xX])\] ", re.MULTILINE)
 _PICTURE_LINK = re.compile(r"!\[(?P<label>[^\[\]\n]*)\]\((?P<address>https?://[^()\s]+)\)")
 _LINE_BREAK_TAG = re.compile(r"<br ?/?>")
 _INLINE_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
 _FORMULA_START = re.compile(r"\$|\\[(\[]")
 _MARKUP_CHARACTERS = re.compile(r"[*_~|\\]")
-_FENCE_RUN = re.compile(r"[`~]{3,}")
+_FENCE_MARK = re.compile(r"[`~]{3,}")
 _HORIZONTAL_RULE = "⸻"
-_CONVERTED_TOKENS = frozenset({"table_open", "math_block", "hr", "fence", "heading_open", "inline"})
+_CONVERTED_TYPES = frozenset({"table_open", "math_block", "hr", "fence", "heading_open", "inline"})
 
 
 @text_cache(128)
-def to_dialect(source: str) -> str:
+def to_discord_markdown(source: str) -> str:
     """Convert Markdown to the dialect that Discord displays; most texts stay unchanged."""
     if _UNSUPPORTED_MARKUP.search(source) is None:
         return source
     lines = source.split("\n")
-    output: list[str] = []
-    position = 0
+    output_lines: list[str] = []
+    next_line = 0
     for token in parse_markdown(source):
         start_line, end_line = token.map or (-1, -1)
-        if start_line < position or token.type not in _CONVERTED_TOKENS:
+        if start_line < next_line or token.type not in _CONVERTED_TYPES:
             continue
-        output += lines[position:start_line]
-        output += _convert_block(token, lines[start_line:end_line])
-        position = end_line
-    dialect = "\n".join([*output, *lines[position:]]).strip("\n")
-    return dialect if is_visible(dialect) else source
+        output_lines += lines[next_line:start_line]
+        output_lines += _convert_block(token, lines[start_line:end_line])
+        next_line = end_line
+    converted_text = "\n".join([*output_lines, *lines[next_line:]]).strip("\n")
+    return converted_text if is_visible(converted_text) else source
 
 
 def _convert_block(token: Token, lines: Sequence[str]) -> list[str]:
@@ -59,7 +59,7 @@ def _convert_block(token: Token, lines: Sequence[str]) -> list[str]:
         case "fence":
             return _use_backtick_fences(token, lines)
         case "heading_open":
-            return [_HEADING.sub(_to_bold_heading, line) for line in lines]
+            return [_DEEP_HEADING.sub(_to_bold_heading, line) for line in lines]
         case _:
             return _convert_text("\n".join(lines)).split("\n")
 
@@ -70,17 +70,17 @@ def _to_code_block(text: str) -> list[str]:
 
 def _use_backtick_fences(token: Token, lines: Sequence[str]) -> list[str]:
     """Return a code block's lines with fences of backticks, the only ones Discord supports."""
-    output = list(lines)
+    output_lines = list(lines)
     if token.markup.startswith("~") and "```" not in token.content:
         for index in {0, len(lines) - 1}:
-            output[index] = _FENCE_RUN.sub("```", lines[index], count=1)
-    return output
+            output_lines[index] = _FENCE_MARK.sub("```", lines[index], count=1)
+    return output_lines
 
 
 def _to_bold_heading(match: re.Match[str]) -> str:
     text = match["text"]
-    bold = text if "**" in text or not text else f"**{text}**"
-    return f"{match['before']}{bold}"
+    bold_text = text if "**" in text or not text else f"**{text}**"
+    return f"{match['before']}{bold_text}"
 
 
 def _convert_text(text: str) -> str:
@@ -95,7 +95,7 @@ def _convert_text(text: str) -> str:
 
 
 def _convert_inline(text: str) -> str:
-    text = _PICTURE_LINK.sub(lambda found: f"[{found['label'] or '🖼'}]({found['address']})", text)
+    text = _PICTURE_LINK.sub(lambda match: f"[{match['label'] or '🖼'}]({match['address']})", text)
     return _convert_formulas(_LINE_BREAK_TAG.sub("\n", text))
 
 

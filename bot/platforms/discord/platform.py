@@ -42,14 +42,14 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _API_HOSTS = frozenset({"discord.com", "discordapp.com"})
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
-_DOWNLOAD_SECONDS = 20.0
+_DOWNLOAD_TIMEOUT_SECONDS = 20.0
 _ROLE_CACHE_SECONDS = 30.0
 _MAX_CACHED_MEMBERS = 1000  # whose roles are cached
 _PRIVATE_CHAT_INSTRUCTIONS = translatable(
     "My reply is for you alone, but I cannot send you direct messages. Allow direct messages in"
     " this server's privacy settings, then ask again."
 )
-_OPEN_PRIVATE_CHAT = RestEndpoint("POST", "/users/@me/channels", resource_ids=0)
+_OPEN_PRIVATE_CHAT = RestEndpoint("POST", "/users/@me/channels", bucket_id_count=0)
 _REPLACE_COMMANDS = RestEndpoint("PUT", "/applications/{}/commands")
 _GET_GUILD = RestEndpoint("GET", "/guilds/{}")
 _GET_MEMBER = RestEndpoint("GET", "/guilds/{}/members/{}")
@@ -101,30 +101,30 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     @override
     async def shards(self) -> Sequence[str]:
-        count = self._settings.shards
-        if count is None:
-            info = await self._retry_until_token_accepted(
+        shard_count = self._settings.shards
+        if shard_count is None:
+            gateway_info = await self._retry_until_token_accepted(
                 lambda _: read_gateway_info(self._rest, self._context.clock)
             )
-            count = info.shards
-        return [Shard(number, count).name for number in range(count)]
+            shard_count = gateway_info.shards
+        return [Shard(number, shard_count).name for number in range(shard_count)]
 
     @override
     async def run_shard(self, shard: str, intake: Intake) -> None:
-        receive = functools.partial(self._receive_shard, shard, intake)
-        await self._retry_until_token_accepted(receive)
+        receive_from_shard = functools.partial(self._receive_from_shard, shard, intake)
+        await self._retry_until_token_accepted(receive_from_shard)
 
-    async def _retry_until_token_accepted(self, work: Callable[[str], Awaitable[T]]) -> T:
-        """Call `work` with the newest token; repeat this while Discord rejects the token."""
+    async def _retry_until_token_accepted(self, use_token: Callable[[str], Awaitable[T]]) -> T:
+        """Call `use_token` with the newest token; repeat this while Discord rejects the token."""
         while True:
             token = self._token.read()
             try:
-                return await work(token)
+                return await use_token(token)
             except TokenRejected as error:
                 self._rejection = str(error)
                 await self._token.wait_for_retry(token, error)
 
-    async def _receive_shard(self, shard_name: str, intake: Intake, token: str) -> None:
+    async def _receive_from_shard(self, shard_name: str, intake: Intake, token: str) -> None:
         shard, bot = Shard.from_name(shard_name), await self._bot_object()
         arguments = self._settings, self._rest, self._context, bot, shard, self._identify_limits
         async with Gateway(*arguments) as gateway:
@@ -153,8 +153,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         guild_id = self._find_guild_id(incoming)
         if guild_id is None:
             return False
-        person = incoming.author.id.removeprefix("discord:")
-        return await manages_guild(self._rest, guild_id, person, self._context.clock.now())
+        user_id = incoming.author.id.removeprefix("discord:")
+        return await manages_guild(self._rest, guild_id, user_id, self._context.clock.now())
 
     @override
     async def read_author_roles(self, event: Request) -> tuple[str, ...]:
@@ -172,8 +172,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     @override
     async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
-        before = {"before": message.message_id} if message.message_id else {}
-        query = {"limit": str(limit), **before}
+        before_filter = {"before": message.message_id} if message.message_id else {}
+        query = {"limit": str(limit), **before_filter}
         response = await self._rest.call(READ_MESSAGES, message.address.chat, query=query)
         bot = await self._bot_object()
         messages = decode_response(response, list[dict[str, Any]])
@@ -187,8 +187,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         for chat in (*parents[:1], thread):  # a forum post contains its first message itself
             with contextlib.suppress(Refused):
                 response = await self._rest.call(READ_MESSAGE, chat, thread)
-                starter = decode_response(response, dict[str, Any])
-                return self._parse_message(message, bot, starter, allows_bots=True)
+                starter_data = decode_response(response, dict[str, Any])
+                return self._parse_message(message, bot, starter_data, allows_bots=True)
         return None
 
     def _parse_message(
@@ -229,10 +229,10 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     @override
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
-        if not _is_on_discord_servers(item.source, self._settings.api_base):
+        if not _is_hosted_by_discord(item.source, self._settings.api_base):
             raise Refused("the file is not on Discord's servers")
         try:
-            return await download_file(item.source, max_bytes, _DOWNLOAD_SECONDS)
+            return await download_file(item.source, max_bytes, _DOWNLOAD_TIMEOUT_SECONDS)
         except (ConnectionFailed, TimeoutError) as error:
             raise Unreachable(f"cannot download the file from Discord: {error}") from None
 
@@ -246,39 +246,39 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     def _find_guild_id(self, incoming: Request) -> str | None:
         prefix = f"{incoming.address.source}:guild:"
-        scope = next((scope for scope in incoming.scopes if scope.startswith(prefix)), None)
-        return scope.removeprefix(prefix) if scope is not None else None
+        guild_scope = next((scope for scope in incoming.scopes if scope.startswith(prefix)), None)
+        return guild_scope.removeprefix(prefix) if guild_scope is not None else None
 
-    async def _register_commands(self, application: str, intake: Intake) -> None:
+    async def _register_commands(self, application_id: str, intake: Intake) -> None:
         """Register the commands if they have changed; only log failures."""
-        payloads = [
+        command_payloads = [
             *(to_command_payload(spec) for spec in self._context.commands),
             *(to_message_command_payload(spec) for spec in self._context.message_commands),
         ]
-        cursor = f"{source_name('discord', self._context.bot_id)}:commands"
-        digest = sha256(msgspec.json.encode(payloads)).hexdigest()
+        cursor_name = f"{source_name('discord', self._context.bot_id)}:commands"
+        payload_digest = sha256(msgspec.json.encode(command_payloads)).hexdigest()
         try:
-            if (await intake.cursors(cursor)).get(cursor) != digest:
-                await self._rest.call(_REPLACE_COMMANDS, application, body=payloads)
-                await intake.receive((), {cursor: digest})
-                _log.info("discord_commands_registered", commands=len(payloads))
+            if (await intake.cursors(cursor_name)).get(cursor_name) != payload_digest:
+                await self._rest.call(_REPLACE_COMMANDS, application_id, body=command_payloads)
+                await intake.receive((), {cursor_name: payload_digest})
+                _log.info("discord_commands_registered", commands=len(command_payloads))
         except (PlatformError, StoreError) as error:
             _log.warning("discord_commands_not_registered", reason=str(error))
 
 
-def _is_on_discord_servers(source: str, api_base: str) -> bool:
+def _is_hosted_by_discord(source: str, api_base: str) -> bool:
     """Return whether a URL is on Discord's file servers, or on the configured API server."""
-    url, api = urlsplit(source), urlsplit(api_base)
-    if api.hostname in _API_HOSTS:
-        return url.scheme == "https" and url.netloc in _FILE_HOSTS
-    return (url.scheme, url.netloc) == (api.scheme, api.netloc)
+    file_url, api_url = urlsplit(source), urlsplit(api_base)
+    if api_url.hostname in _API_HOSTS:
+        return file_url.scheme == "https" and file_url.netloc in _FILE_HOSTS
+    return (file_url.scheme, file_url.netloc) == (api_url.scheme, api_url.netloc)
 
 
 async def _run_until_closed(gateway: Gateway, receiver: MessageReceiver) -> NoReturn:
     jobs: list[asyncio.Task[None]] = []
     try:
-        connecting = gateway.stay_connected(await receiver.load())
-        jobs = [asyncio.create_task(receiver.run()), asyncio.create_task(connecting)]
+        connection_coroutine = gateway.stay_connected(await receiver.load())
+        jobs = [asyncio.create_task(receiver.run()), asyncio.create_task(connection_coroutine)]
         ended_jobs, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await gateway.close()  # because discord.py may swallow a cancellation
@@ -299,8 +299,8 @@ async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: floa
     guild = decode_response(await rest.call(_GET_GUILD, guild_id), dict[str, Any])
     member = decode_response(await rest.call(_GET_MEMBER, guild_id, user_id), dict[str, Any])
     role_ids = {guild["id"], *member["roles"]}  # @everyone has the id of the guild
-    bits = (int(role["permissions"]) for role in guild["roles"] if role["id"] in role_ids)
-    permissions = discord.Permissions(reduce(or_, bits, 0))
+    role_bits = (int(role["permissions"]) for role in guild["roles"] if role["id"] in role_ids)
+    permissions = discord.Permissions(reduce(or_, role_bits, 0))
     if guild["owner_id"] == user_id or permissions.administrator:
         return True
     silenced_until = member.get("communication_disabled_until")

@@ -24,7 +24,7 @@ from bot.platforms.discord.gateway import (
 )
 from bot.platforms.discord.incoming import command_to_incoming
 from bot.platforms.discord.shards import GatewaySession, Shard
-from bot.platforms.receiving import find_number, mark_late, parse_cursors, parse_number
+from bot.platforms.receiving import find_cursor_number, mark_if_late, parse_cursors, parse_number
 from bot.platforms.spec import PlatformContext
 from bot.ports import Intake
 
@@ -38,9 +38,9 @@ _MAX_CHANNELS = 500
 _MAX_CONCURRENT_READS = 5
 _PAGE_SIZE = 100
 _CATCH_UP_TIMEOUT_SECONDS = 120.0
-_PAUSE_SECONDS = 2.0
-_ACKNOWLEDGMENT_SECONDS = 4.0
-_SECONDS_BETWEEN_SESSIONS = 1.0
+_STORE_RETRY_SECONDS = 2.0
+_ACKNOWLEDGMENT_TIMEOUT_SECONDS = 4.0
+_SECONDS_BETWEEN_SESSION_STORES = 1.0
 _MAX_MESSAGE_DELAY = timedelta(seconds=60)  # after newer messages in other channels
 
 
@@ -65,7 +65,7 @@ class MessageReceiver:
     async def run(self) -> None:
         """Store events until cancelled; raises `PlatformFatal` if Discord rejects this bot."""
         while True:
-            events = await wait_for_events(self._gateway.events, _SECONDS_BETWEEN_SESSIONS)
+            events = await wait_for_events(self._gateway.events, _SECONDS_BETWEEN_SESSION_STORES)
             if events and isinstance(events[-1], SessionStarted):
                 await self._store_events(events)
                 await self._catch_up(events[-1])
@@ -81,7 +81,7 @@ class MessageReceiver:
         session = cursors.get(self._cursors.session_name)
         if session is None or not self._cursors.is_complete:
             return None
-        self._session = self._stored_session = GatewaySession.from_stored(session)
+        self._session = self._stored_session = GatewaySession.from_stored_text(session)
         self._is_replaying = self._session is not None
         return self._session
 
@@ -92,9 +92,9 @@ class MessageReceiver:
         return cursors
 
     async def _store_events(
-        self, events: Sequence[GatewayEvent], oldest_answerable: float = 0
+        self, events: Sequence[GatewayEvent], oldest_answerable_at: float = 0
     ) -> None:
-        """Store events and cursors; mark messages sent before `oldest_answerable` as late."""
+        """Store events and cursors; mark messages sent before `oldest_answerable_at` as late."""
         incomings: list[Incoming] = []
         for event in events:
             match event:
@@ -108,7 +108,7 @@ class MessageReceiver:
                 case CommandReceived():
                     # Discord accepts answers only after the command was acknowledged.
                     acknowledgment = event.acknowledgment
-                    await asyncio.wait([acknowledgment], timeout=_ACKNOWLEDGMENT_SECONDS)
+                    await asyncio.wait([acknowledgment], timeout=_ACKNOWLEDGMENT_TIMEOUT_SECONDS)
                     is_public = acknowledgment.result() if acknowledgment.done() else None
                     command = command_to_incoming(
                         event.interaction, self._context, is_deferred=is_public is not None
@@ -118,8 +118,8 @@ class MessageReceiver:
                     incoming: Incoming = command
                 case _:
                     incoming = event
-            oldest = self._oldest_answerable_time() if self._is_replaying else oldest_answerable
-            incomings.append(mark_late(incoming, oldest))
+            cutoff = self._oldest_answerable_time() if self._is_replaying else oldest_answerable_at
+            incomings.append(mark_if_late(incoming, cutoff))
         session = self._get_due_session_cursor()
         if incomings or session:
             cursors = self._cursors.advance(incomings, self._bot_messages) | session
@@ -129,12 +129,12 @@ class MessageReceiver:
     def _get_due_session_cursor(self) -> dict[str, str]:
         """Return the session's cursor if it should be stored now, otherwise {}."""
         now = self._clock.monotonic()
-        is_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSIONS
+        is_store_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSION_STORES
         is_new = self._session != self._stored_session
-        if self._session is None or not (is_new and is_due and self._cursors.is_complete):
+        if self._session is None or not (is_new and is_store_due and self._cursors.is_complete):
             return {}
         self._session_stored_at, self._stored_session = now, self._session
-        return {self._cursors.session_name: self._session.to_stored()}
+        return {self._cursors.session_name: self._session.to_stored_text()}
 
     def _oldest_answerable_time(self) -> float:
         return self._clock.now() - self._context.answerable_seconds
@@ -151,47 +151,47 @@ class MessageReceiver:
             except StoreError as error:
                 self.store_error = "messages from Discord cannot be stored"
                 _log.warning("discord_messages_not_stored", reason=str(error))
-                await self._clock.sleep(_PAUSE_SECONDS)
+                await self._clock.sleep(_STORE_RETRY_SECONDS)
             else:
                 self.store_error = None
                 return result
 
     async def _catch_up(self, session: SessionStarted) -> None:
-        await session.guilds_known.wait()
+        await session.guilds_known_event.wait()
         await self._load_cursors()
-        unread_channels = dict(self._channels_to_read(session.at))
+        unread_after_ids = dict(self._channels_to_read(session.at))
         await self._store((), self._cursors.start_catch_up())
         try:
             async with asyncio.timeout(_CATCH_UP_TIMEOUT_SECONDS), asyncio.TaskGroup() as tasks:
-                for channel, after_id in list(unread_channels.items()):
-                    tasks.create_task(self._catch_up_channel(channel, after_id, unread_channels))
+                for channel, after_id in list(unread_after_ids.items()):
+                    tasks.create_task(self._catch_up_channel(channel, after_id, unread_after_ids))
         except TimeoutError:
-            _log.warning("discord_channels_not_caught_up", channels=len(unread_channels))
-            self._cursors.freeze_channels(unread_channels)
+            _log.warning("discord_channels_not_caught_up", channels=len(unread_after_ids))
+            self._cursors.freeze_channels(unread_after_ids)
         else:
             await self._store((), self._cursors.finish_catch_up(session.at))
 
     async def _catch_up_channel(
-        self, channel: int, after_id: int, unread_channels: dict[int, int]
+        self, channel_id: int, after_id: int, unread_after_ids: dict[int, int]
     ) -> None:
-        """Store a channel's messages after an id; remove the channel from `unread_channels`."""
+        """Store a channel's messages after an id; remove the channel from `unread_after_ids`."""
         has_more = True
         async with self._read_slots:
             while has_more:
-                page = await self._read_page(channel, after_id)
+                page = await self._read_page(channel_id, after_id)
                 messages = (self._gateway.parse_message(each) for each in page)
                 incomings = [self._gateway.read_message(each) for each in messages if each]
                 missed_messages = [one for one in incomings if one is not None]
                 await self._store_events(missed_messages, self._oldest_answerable_time())
                 after_id = max((int(each["id"]) for each in page), default=after_id)
                 has_more = len(page) == _PAGE_SIZE
-        del unread_channels[channel]
+        del unread_after_ids[channel_id]
 
     async def _read_page(self, channel: int, after_id: int) -> Sequence[dict[str, Any]]:
         """Return a channel's next messages, oldest first; () if the channel cannot be read."""
-        request = partial(self._gateway.read_history, channel, after_id, _PAGE_SIZE)
+        read_next_page = partial(self._gateway.read_history, channel, after_id, _PAGE_SIZE)
         try:
-            return await self._gateway.retry_until_answered(request)
+            return await self._gateway.retry_until_answered(read_next_page)
         except Refused as error:
             _log.info("discord_channel_unreadable", channel=channel, reason=str(error))
             return ()
@@ -254,40 +254,40 @@ class ChannelCursors:
     def load(self, cursors: Mapping[str, str]) -> None:
         """Replace all cursors with the stored ones, which map names to values."""
         prefix = self._channel_prefix
-        rows = {name: value for name, value in cursors.items() if name.startswith(prefix)}
+        channel_rows = {name: value for name, value in cursors.items() if name.startswith(prefix)}
         self.stored_ids.clear()
-        for channel, message, guild in parse_cursors(rows, self._parse_channel_cursor):
+        for channel, message, guild in parse_cursors(channel_rows, self._parse_channel_cursor):
             if self._shard.has_guild(guild):
                 self.stored_ids[channel] = message
         names = [f"{self._shard_prefix}{one}" for one in ("connected", "catching_up")]
-        connected, catching_up = (find_number(cursors, name) for name in names)
-        self._session_start = self._session_start if connected is None else connected
-        self._catch_up_start = catching_up or 0
+        session_start, catch_up_start = (find_cursor_number(cursors, name) for name in names)
+        self._session_start = self._session_start if session_start is None else session_start
+        self._catch_up_start = catch_up_start or 0
         self._frozen_channels.clear()
 
     def _parse_channel_cursor(self, name: str, value: str) -> tuple[int, int, int]:
-        message, _, guild = value.partition(" ")
+        message_id, _, guild_id = value.partition(" ")
         channel = parse_number(name.removeprefix(self._channel_prefix))
-        return channel, parse_number(message), parse_number(guild)
+        return channel, parse_number(message_id), parse_number(guild_id)
 
     def fully_received_until(self) -> int | None:
         """Return the snowflake up to which no messages are missing, or None at the first start."""
         if self._catch_up_start:
             return self._catch_up_start
-        marks = [self._session_start] if self._session_start else []
+        start_candidates = [self._session_start] if self._session_start else []
         if self.stored_ids:
-            newest_time = snowflake_time(max(self.stored_ids.values()))
-            marks.append(time_snowflake(newest_time - _MAX_MESSAGE_DELAY))
-        return max(marks, default=None)
+            newest_message_time = snowflake_time(max(self.stored_ids.values()))
+            start_candidates.append(time_snowflake(newest_message_time - _MAX_MESSAGE_DELAY))
+        return max(start_candidates, default=None)
 
     def start_catch_up(self) -> dict[str, str]:
         """Record the start of a catch-up; return the cursors to store before fetching messages."""
         self._catch_up_start = self.fully_received_until() or 0
         return {f"{self._shard_prefix}catching_up": str(self._catch_up_start)}
 
-    def finish_catch_up(self, session_at: datetime) -> dict[str, str]:
-        """Record that no messages before `session_at` are missing; return the cursors to store."""
-        self._catch_up_start, self._session_start = 0, time_snowflake(session_at)
+    def finish_catch_up(self, session_started_at: datetime) -> dict[str, str]:
+        """Record that nothing before `session_started_at` is missing; return cursors to store."""
+        self._catch_up_start, self._session_start = 0, time_snowflake(session_started_at)
         return {
             f"{self._shard_prefix}catching_up": "0",
             f"{self._shard_prefix}connected": str(self._session_start),
@@ -307,12 +307,12 @@ class ChannelCursors:
         positions = [(key, *ids) for key, ids in bot_messages.items() if key in self.stored_ids]
         for incoming in incomings:
             if isinstance(incoming, IncomingMessage) and incoming.message_id is not None:
-                guilds = [one.rpartition(":")[2] for one in incoming.scopes if ":guild:" in one]
-                guild = int(guilds[0]) if guilds else 0
-                positions.append((int(incoming.address.chat), int(incoming.message_id), guild))
+                guild_ids = [one.rpartition(":")[2] for one in incoming.scopes if ":guild:" in one]
+                guild_id = int(guild_ids[0]) if guild_ids else 0
+                positions.append((int(incoming.address.chat), int(incoming.message_id), guild_id))
         changed_cursors: dict[str, str] = {}
-        for channel, message, guild in positions:
+        for channel, message, guild_id in positions:
             if channel not in self._frozen_channels and message > self.stored_ids.get(channel, 0):
                 self.stored_ids[channel] = message
-                changed_cursors[f"{self._channel_prefix}{channel}"] = f"{message} {guild}"
+                changed_cursors[f"{self._channel_prefix}{channel}"] = f"{message} {guild_id}"
         return changed_cursors

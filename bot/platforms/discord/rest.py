@@ -90,9 +90,9 @@ class BucketLimits:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def bucket(self, endpoint: str, resource: str, now: float) -> RateLimitBucket:
+    def bucket(self, endpoint_key: str, resource: str, now: float) -> RateLimitBucket:
         """Return the bucket of an endpoint for a resource (a channel, guild or webhook)."""
-        key = (self._bucket_names.get(endpoint, endpoint), resource)
+        key = (self._bucket_names.get(endpoint_key, endpoint_key), resource)
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= _MAX_BUCKETS:
@@ -116,25 +116,25 @@ class BucketLimits:
     def apply_headers(
         self,
         bucket: RateLimitBucket,
-        endpoint: str,
+        endpoint_key: str,
         resource: str,
         headers: Mapping[str, str],
         now: float,
     ) -> None:
         """Apply the rate limit headers of a response, if it has them."""
         name = headers.get(_BUCKET_HEADER)
-        if name is not None and self._bucket_names.get(endpoint) != name:
-            self._assign_bucket_name(endpoint, name)
+        if name is not None and self._bucket_names.get(endpoint_key) != name:
+            self._assign_bucket_name(endpoint_key, name)
             bucket = self._buckets.setdefault((name, resource), bucket)
         with suppress(KeyError, ValueError):
-            names = (_LIMIT_HEADER, _REMAINING_HEADER, _RESET_AFTER_HEADER)
-            limit, remaining, reset_after = (float(headers[one]) for one in names)
+            header_names = (_LIMIT_HEADER, _REMAINING_HEADER, _RESET_AFTER_HEADER)
+            limit, remaining, reset_after = (float(headers[one]) for one in header_names)
             bucket.apply_limits(limit, remaining, reset_after, now)
 
-    def _assign_bucket_name(self, endpoint: str, name: str) -> None:
+    def _assign_bucket_name(self, endpoint_key: str, name: str) -> None:
         """Assign an endpoint to a bucket name, and keep the endpoint's request counts."""
-        old_name = self._bucket_names.get(endpoint, endpoint)
-        self._bucket_names[endpoint] = name
+        old_name = self._bucket_names.get(endpoint_key, endpoint_key)
+        self._bucket_names[endpoint_key] = name
         for (bucket_name, resource), bucket in list(self._buckets.items()):
             if bucket_name == old_name:
                 self._buckets.setdefault((name, resource), bucket)
@@ -143,15 +143,15 @@ class BucketLimits:
 _DEFAULT_RETRY_SECONDS = 5.0
 _CLOSED_THREAD_CODES = frozenset({50083, 160005})  # archived, locked
 ResultT = TypeVar("ResultT")
-_TIMEOUT_SECONDS = 10.0
+_REQUEST_TIMEOUT_SECONDS = 10.0
 _USER_AGENT = f"DiscordBot (https://github.com/troupe-bot/troupe, {__version__})"
 _TOKEN_PATTERN = re.compile(r"[\x21-\x7e]+")
-_CONNECT_SECONDS = 5.0
+_CONNECT_TIMEOUT_SECONDS = 5.0
 _MAX_RESPONSE_BYTES = 64 * 2**20
 # The longest wait for a rate limit, a little more than Discord's usual window of 5 s. A longer
 # wait raises RateLimited.
-_MAX_WAIT_SECONDS = 6.0
-_MAX_TEXT_CHARS = 500
+_MAX_RATE_LIMIT_WAIT_SECONDS = 6.0
+_MAX_ERROR_TEXT_CHARS = 500
 _JSON_CONTENT_TYPE = "application/json"
 _log = structlog.get_logger(__name__)
 
@@ -188,20 +188,20 @@ def to_platform_error(
     status: int, code: int, text: str, retry_after: str | None = None
 ) -> errors.PlatformError:
     """Return the error for a response; `code` is Discord's error code, or 0 if there is none."""
-    answer = f"Discord answered {status} ({code}): {text}"
+    error_text = f"Discord answered {status} ({code}): {text}"
     if code in _ERRORS_BY_CODE:
-        return _ERRORS_BY_CODE[code](answer)
+        return _ERRORS_BY_CODE[code](error_text)
     match status:
         case 400 if code not in _CLOSED_THREAD_CODES:
-            return errors.ContentRefused(answer)
+            return errors.ContentRefused(error_text)
         case 401:
             return errors.TokenRejected(BOT_REJECTED)
         case 429:  # from a proxy in front of Discord
             return errors.RateLimited(_parse_retry_after(retry_after), "bot")
         case _ if status >= 500:
-            return errors.OutcomeUnknown(answer)
+            return errors.OutcomeUnknown(error_text)
         case _:
-            return errors.Refused(answer)
+            return errors.Refused(error_text)
 
 
 def _parse_retry_after(retry_after: str | None) -> float:
@@ -213,11 +213,11 @@ def _parse_retry_after(retry_after: str | None) -> float:
 
 @value_class
 class RestEndpoint:
-    """An HTTP method and path; `resource_ids` counts the placeholders that choose a rate limit."""
+    """An HTTP method and path; `bucket_id_count` placeholders choose a rate limit."""
 
     method: str
     path: str
-    resource_ids: int = 1
+    bucket_id_count: int = 1
     waits_for_limit: bool = True
     """Whether `call` waits for a short rate limit and retries, instead of raising `RateLimited`."""
     is_interaction: bool = False
@@ -231,7 +231,7 @@ class RestClient:
         self._http = HttpClient(
             token.settings.api_base.rstrip("/"),
             {"User-Agent": _USER_AGENT},
-            connect_seconds=_CONNECT_SECONDS,
+            connect_seconds=_CONNECT_TIMEOUT_SECONDS,
             uses_proxy=False,
         )
         self._limits = BucketLimits()
@@ -253,8 +253,8 @@ class RestClient:
         if query:
             path += f"?{urlencode(query)}"
         key = f"{endpoint.method} {endpoint.path}"
-        resource = ":".join(ids[: endpoint.resource_ids])
-        deadline = asyncio.get_running_loop().time() + _TIMEOUT_SECONDS
+        resource = ":".join(ids[: endpoint.bucket_id_count])
+        deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_SECONDS
         request = _RestRequest(endpoint, path, body, file, key, resource, deadline)
         token = self._read_newest_token()
         try:
@@ -291,20 +291,20 @@ class RestClient:
             if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
                 return content
             refusal = _read_refusal(content)
-            is_limit = response.status == HTTPStatus.TOO_MANY_REQUESTS
-            is_by_proxy = "via" not in response.headers  # a proxy in front of Discord
-            if not is_limit or refusal.retry_after is None or is_by_proxy:
-                code = 0 if is_limit else refusal.code
+            is_rate_limited = response.status == HTTPStatus.TOO_MANY_REQUESTS
+            is_from_proxy = "via" not in response.headers  # a proxy in front of Discord
+            if not is_rate_limited or refusal.retry_after is None or is_from_proxy:
+                code = 0 if is_rate_limited else refusal.code
                 retry_after = response.headers.get("retry-after")
                 raise to_platform_error(response.status, code, refusal.text, retry_after)
-            seconds, is_global = refusal.retry_after, refusal.is_global
-            _log.warning("discord_rate_limit", seconds=seconds, everywhere=is_global)
+            retry_seconds, is_global = refusal.retry_after, refusal.is_global
+            _log.warning("discord_rate_limit", seconds=retry_seconds, everywhere=is_global)
             if is_global:
-                self._limits.block_all(now + seconds)
+                self._limits.block_all(now + retry_seconds)
             else:
-                bucket.block(now + seconds)
+                bucket.block(now + retry_seconds)
             if not request.endpoint.waits_for_limit:
-                raise errors.RateLimited(seconds, "bot" if is_global else "route")
+                raise errors.RateLimited(retry_seconds, "bot" if is_global else "route")
 
     async def _wait_for_rate_limit(self, request: "_RestRequest") -> RateLimitBucket:
         """Wait until the rate limits allow a request; raises `RateLimited` for a long wait."""
@@ -316,7 +316,7 @@ class RestClient:
             else:
                 wait = self._limits.seconds_until_free(bucket, now)
             # The deadline may also have passed while this process was suspended.
-            if wait > _MAX_WAIT_SECONDS or now + wait > request.deadline:
+            if wait > _MAX_RATE_LIMIT_WAIT_SECONDS or now + wait > request.deadline:
                 raise errors.RateLimited(wait, self._limits.blocked_scope(bucket, now))
             if wait <= 0:
                 bucket.count_request(now)
@@ -324,7 +324,7 @@ class RestClient:
             await asyncio.sleep(wait)
 
     async def _send_once(self, request: "_RestRequest", token: str) -> tuple[HttpResponse, bytes]:
-        content_type, content = _encode(request.endpoint.method, request.body, request.file)
+        content_type, content = _encode_body(request.endpoint.method, request.body, request.file)
         try:
             async with await self._http.request(
                 request.endpoint.method,
@@ -342,7 +342,7 @@ class RestClient:
                 translatable("{name} cannot be reached: {reason}", name="Discord", reason=error)
             ) from None
         except TimeoutError:
-            values = {"name": "Discord", "seconds": f"{_TIMEOUT_SECONDS:g}"}
+            values = {"name": "Discord", "seconds": f"{_REQUEST_TIMEOUT_SECONDS:g}"}
             text = translatable("{name} did not answer within {seconds} s", **values)
             raise errors.OutcomeUnknown(text) from None
 
@@ -360,11 +360,11 @@ class BotUser(msgspec.Struct):
 
     @property
     def full_name(self) -> str:
-        has_number = self.discriminator.strip("0") != ""
-        return f"{self.username}#{self.discriminator}" if has_number else self.username
+        has_discriminator = self.discriminator.strip("0") != ""
+        return f"{self.username}#{self.discriminator}" if has_discriminator else self.username
 
 
-_GET_BOT_USER = RestEndpoint("GET", "/users/@me", resource_ids=0)
+_GET_BOT_USER = RestEndpoint("GET", "/users/@me", bucket_id_count=0)
 
 
 def decode_response(response: bytes, result_type: type[ResultT]) -> ResultT:
@@ -397,26 +397,26 @@ class _Refusal(msgspec.Struct):
 
     @property
     def text(self) -> str:
-        return f"{self.message} {self.errors or ''}".strip()[:_MAX_TEXT_CHARS]
+        return f"{self.message} {self.errors or ''}".strip()[:_MAX_ERROR_TEXT_CHARS]
 
 
 def _read_refusal(content: bytes) -> _Refusal:
     try:
         return msgspec.json.decode(content, type=_Refusal)
     except (msgspec.DecodeError, UnicodeDecodeError):  # such as a proxy's error page
-        page = content[:_MAX_TEXT_CHARS].decode(errors="replace")
+        page = content[:_MAX_ERROR_TEXT_CHARS].decode(errors="replace")
         return _Refusal(message=f"not JSON; is TROUPE_DISCORD__API_BASE correct? {page}")
 
 
-def _encode(
+def _encode_body(
     method: str, body: object, file: Attachment | None
 ) -> tuple[str | None, bytes | FormData | None]:
     if file is not None:
         form = FormData(quote_fields=False)
-        payload = msgspec.json.encode(body).decode()  # bytes would become a file
-        form.add_field("payload_json", payload, content_type=_JSON_CONTENT_TYPE)
-        text_type = "text/plain; charset=utf-8"
-        form.add_field("files[0]", file.text, filename=file.name, content_type=text_type)
+        json_payload = msgspec.json.encode(body).decode()  # bytes would become a file
+        form.add_field("payload_json", json_payload, content_type=_JSON_CONTENT_TYPE)
+        file_content_type = "text/plain; charset=utf-8"
+        form.add_field("files[0]", file.text, filename=file.name, content_type=file_content_type)
         return None, form
     if body is None:
         return None, b"" if method == "POST" else None

@@ -46,9 +46,9 @@ class DiscordSettings(BotTokenSettings):
     @override
     def bot_account(self) -> str:
         """The bot's user id, decoded from the start of the token, or "" if there is no token."""
-        encoded = self.token.get_secret_value().partition(".")[0] if self.token else ""
+        encoded_user_id = self.token.get_secret_value().partition(".")[0] if self.token else ""
         try:
-            user_id = base64.b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
+            user_id = base64.b64decode(encoded_user_id + "=" * (-len(encoded_user_id) % 4)).decode()
         except ValueError:  # not base64, or not UTF-8
             return ""
         return user_id if user_id.isdecimal() else ""

@@ -24,11 +24,11 @@ from bot.telemetry.metrics import IDENTIFIES_LEFT
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_GET_GATEWAY = RestEndpoint("GET", "/gateway/bot", resource_ids=0)
-_RESERVED_SHARE = 0.1
+_GET_GATEWAY = RestEndpoint("GET", "/gateway/bot", bucket_id_count=0)
+_RESERVED_IDENTIFY_SHARE = 0.1
 """The share of Discord's daily limit that is reserved for restarts by the operator."""
 _SECONDS_BETWEEN_IDENTIFIES = 5.5  # a little more than the 5 s that Discord demands
-_MAX_TURN_SECONDS = 60.0
+_TURN_LEASE_SECONDS = 60.0
 _LEASE_RETRY_SECONDS = 1.0
 _BUDGET_CHECK_SECONDS = 60.0  # how often to check whether Discord has raised the limit
 
@@ -62,11 +62,11 @@ class GatewaySession(msgspec.Struct, frozen=True):
     sequence: int
     resume_url: str
 
-    def to_stored(self) -> str:
+    def to_stored_text(self) -> str:
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def from_stored(cls, text: str) -> "GatewaySession | None":
+    def from_stored_text(cls, text: str) -> "GatewaySession | None":
         """Parse a stored session, or return None if it is malformed."""
         try:
             return msgspec.json.decode(text, type=cls)
@@ -108,11 +108,11 @@ class IdentifyLimits:
     """Keeps all processes together within Discord's limits on IDENTIFY requests."""
 
     def __init__(
-        self, rest: RestClient, take_lease: TakeLease | None, bot: str, clock: Clock
+        self, rest: RestClient, take_lease: TakeLease | None, bot_source: str, clock: Clock
     ) -> None:
         self._rest = rest
         self._take_lease = take_lease
-        self._bot = bot
+        self._bot = bot_source
         self._clock = clock
         self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._free_at: dict[int, float] = {}  # by bucket, in monotonic time
@@ -120,38 +120,38 @@ class IdentifyLimits:
     @asynccontextmanager
     async def wait_for_turn(self, shard_number: int) -> AsyncIterator[str]:
         """Yield the gateway URL once a shard may IDENTIFY; lock its bucket until the block ends."""
-        gateway = await self._wait_for_identify_budget()
-        bucket = shard_number % max(1, gateway.session_start_limit.max_concurrency)
-        role = f"identify {self._bot} {bucket}"
+        gateway_info = await self._wait_for_identify_budget()
+        bucket = shard_number % max(1, gateway_info.session_start_limit.max_concurrency)
+        lease_name = f"identify {self._bot} {bucket}"
         async with self._locks[bucket]:
-            while (wait := self._free_at.get(bucket, 0.0) - self._clock.monotonic()) > 0:
-                await self._clock.sleep(wait)
-            while not await self._try_lease(role, _MAX_TURN_SECONDS):
+            while (wait_seconds := self._free_at.get(bucket, 0.0) - self._clock.monotonic()) > 0:
+                await self._clock.sleep(wait_seconds)
+            while not await self._try_to_take_lease(lease_name, _TURN_LEASE_SECONDS):
                 await self._clock.sleep(_LEASE_RETRY_SECONDS)
             try:
-                yield gateway.url
+                yield gateway_info.url
             finally:
                 self._free_at[bucket] = self._clock.monotonic() + _SECONDS_BETWEEN_IDENTIFIES
                 # The lease expires when another shard may IDENTIFY.
-                await self._try_lease(role, _SECONDS_BETWEEN_IDENTIFIES)
+                await self._try_to_take_lease(lease_name, _SECONDS_BETWEEN_IDENTIFIES)
 
     async def _wait_for_identify_budget(self) -> GatewayInfo:
         while True:
-            gateway = await read_gateway_info(self._rest, self._clock)
-            limit = gateway.session_start_limit
-            if limit.remaining > math.floor(limit.total * _RESERVED_SHARE):
-                return gateway
+            gateway_info = await read_gateway_info(self._rest, self._clock)
+            limit = gateway_info.session_start_limit
+            if limit.remaining > math.floor(limit.total * _RESERVED_IDENTIFY_SHARE):
+                return gateway_info
             seconds = limit.reset_after / 1000
             _log.error(
                 "discord_identify_limit_reached", left=limit.remaining, new_in_seconds=seconds
             )
             await self._clock.sleep(min(seconds + _LEASE_RETRY_SECONDS, _BUDGET_CHECK_SECONDS))
 
-    async def _try_lease(self, role: str, seconds: float) -> bool:
+    async def _try_to_take_lease(self, lease_name: str, seconds: float) -> bool:
         if self._take_lease is None:
             return True
         try:
-            return await self._take_lease(role, seconds)
+            return await self._take_lease(lease_name, seconds)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
             return False

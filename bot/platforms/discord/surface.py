@@ -31,11 +31,11 @@ from bot.platforms.discord.channels import (
     AnswerThreads,
     ChannelWebhook,
     ChannelWebhooks,
+    join_thread_and_message_id,
     locate_message,
-    thread_message_id,
     webhook_fields,
 )
-from bot.platforms.discord.markup import to_dialect
+from bot.platforms.discord.markup import to_discord_markdown
 from bot.platforms.discord.rest import (
     ChannelNotFound,
     ObjectWithId,
@@ -63,7 +63,7 @@ LIMITS = Limits(
     seconds_between_edits=1.2,
     typing_seconds=8.0,
     has_buttons=True,
-    render=to_dialect,
+    render=to_discord_markdown,
     shows_faces=True,
     can_repeat_faces=False,
     reaction=_to_reaction,
@@ -79,7 +79,7 @@ LIMITS = Limits(
     counts_typing=True,
     counts_responses=False,  # "Interaction endpoints are not bound to the bot's Global Rate Limit"
 )
-_SUPPRESS_EMBEDS = 1 << 2
+_SUPPRESS_EMBEDS_FLAG = 1 << 2
 
 # These calls raise RateLimited immediately, so that other processes learn of the limit.
 _SEND_MESSAGE = RestEndpoint("POST", "/channels/{}/messages", waits_for_limit=False)
@@ -92,17 +92,17 @@ READ_MESSAGES = RestEndpoint("GET", "/channels/{}/messages")
 READ_MESSAGE = RestEndpoint("GET", "/channels/{}/messages/{}")
 _SEARCH_MESSAGES = replace(READ_MESSAGES, waits_for_limit=False)
 _SHOW_TYPING = RestEndpoint("POST", "/channels/{}/typing", waits_for_limit=False)
-_EXECUTE_WEBHOOK = RestEndpoint("POST", "/webhooks/{}/{}", resource_ids=2, waits_for_limit=False)
+_EXECUTE_WEBHOOK = RestEndpoint("POST", "/webhooks/{}/{}", bucket_id_count=2, waits_for_limit=False)
 _EDIT_WEBHOOK_MESSAGE = RestEndpoint(
-    "PATCH", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits_for_limit=False
+    "PATCH", "/webhooks/{}/{}/messages/{}", bucket_id_count=2, waits_for_limit=False
 )
 _DELETE_WEBHOOK_MESSAGE = RestEndpoint(
-    "DELETE", "/webhooks/{}/{}/messages/{}", resource_ids=2, waits_for_limit=False
+    "DELETE", "/webhooks/{}/{}/messages/{}", bucket_id_count=2, waits_for_limit=False
 )
-_EDIT_RESPONSE = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", resource_ids=2)
-_ROW, _BUTTON, _MENU = 1, 2, 3
+_EDIT_RESPONSE = RestEndpoint("PATCH", "/webhooks/{}/{}/messages/@original", bucket_id_count=2)
+_ROW_TYPE, _BUTTON_TYPE, _MENU_TYPE = 1, 2, 3
 _MAX_LABEL_CHARS = 100
-_MAX_TITLE_CHARS = 150
+_MAX_PLACEHOLDER_CHARS = 150
 _BUTTON_STYLES = {ButtonStyle.PRIMARY: 1, ButtonStyle.PLAIN: 2, ButtonStyle.DANGER: 4}
 
 
@@ -137,7 +137,7 @@ class DiscordSurface(Surface, BucketSurface):
         face = content.face if interaction is None else None
         return await self._select_bucket(address, locate_message(address, message_id)[0], face)
 
-    async def _select_bucket(self, address: Address, chat: str, face: Face | None) -> str:
+    async def _select_bucket(self, address: Address, channel_id: str, face: Face | None) -> str:
         """Return the rate limit bucket of a message: its chat, or the webhook that sends it.
 
         A webhook has one limit for its channel and the channel's threads ("per-resource":
@@ -145,7 +145,7 @@ class DiscordSurface(Surface, BucketSurface):
         """
         webhook = await self._find_webhook(address, face)
         if webhook is None:
-            return f"{address.source}:{chat}"
+            return f"{address.source}:{channel_id}"
         return f"{address.source}:webhook={webhook.id}"
 
     @override
@@ -174,16 +174,16 @@ class DiscordSurface(Surface, BucketSurface):
         except errors.Refused as error:  # no permission, or the thread was locked or deleted
             self._threads.pause_threads(channel, str(error))
             return None
-        return thread_message_id(thread_id, message_id)
+        return join_thread_and_message_id(thread_id, message_id)
 
     async def _send_to_channel(self, message: OutgoingMessage) -> str:
         webhook = await self._find_webhook(message.address, message.content.face)
         if webhook is not None:
             return await self._send_by_webhook(webhook, message)
-        body = {**_render_as_bot(message.content), "nonce": message.nonce, "enforce_nonce": True}
+        body = {**_to_bot_message(message.content), "nonce": message.nonce, "enforce_nonce": True}
         if message.reply_to is not None:
-            reference = {"message_id": message.reply_to, "fail_if_not_exists": False}
-            body["message_reference"] = reference
+            reply_reference = {"message_id": message.reply_to, "fail_if_not_exists": False}
+            body["message_reference"] = reply_reference
         response = await self._rest.call(
             _SEND_MESSAGE, message.address.chat, body=body, file=message.file
         )
@@ -202,7 +202,7 @@ class DiscordSurface(Surface, BucketSurface):
             return
         try:
             await self._rest.call(
-                _EDIT_MESSAGE, address.chat, message_id, body=_render_as_bot(content)
+                _EDIT_MESSAGE, address.chat, message_id, body=_to_bot_message(content)
             )
         except (errors.MessageNotFound, errors.ContentRefused):
             raise
@@ -242,7 +242,7 @@ class DiscordSurface(Surface, BucketSurface):
             with contextlib.suppress(ChannelNotFound):  # the thread was never opened
                 message_id = await self._find_in_channel(thread_message, thread, known_ids)
                 if message_id is not None:
-                    return thread_message_id(thread, message_id)
+                    return join_thread_and_message_id(thread, message_id)
         return await self._find_in_channel(message, search.after, search.known)
 
     async def _find_in_channel(
@@ -279,7 +279,7 @@ class DiscordSurface(Surface, BucketSurface):
                 _EXECUTE_WEBHOOK,
                 webhook.id,
                 webhook.token,
-                body={**_render(content, content.text), **fields},
+                body={**_to_message_body(content, content.text), **fields},
                 file=message.file,
                 query={"wait": "true", **webhook.query},
             )
@@ -296,7 +296,7 @@ class DiscordSurface(Surface, BucketSurface):
         if webhook is None:
             return False
         ids = (webhook.id, webhook.token, message_id)
-        body = _render(content, content.text)
+        body = _to_message_body(content, content.text)
         try:
             await self._rest.call(_EDIT_WEBHOOK_MESSAGE, *ids, body=body, query=webhook.query)
         except errors.MessageNotFound:
@@ -319,10 +319,10 @@ class DiscordSurface(Surface, BucketSurface):
         Return the message's id. The call may be repeated. When the interaction's token has expired
         (after 15 minutes), raises `ResponseRefused`, or `Refused` if the content is private.
         """
-        application, _, token = interaction.partition(":")
-        body = _render_as_bot(content)
+        application_id, _, token = interaction.partition(":")
+        body = _to_bot_message(content)
         try:
-            ids = application, token
+            ids = application_id, token
             response = await self._rest.call(_EDIT_RESPONSE, *ids, body=body, file=file)
         except errors.ContentRefused:
             raise
@@ -347,19 +347,19 @@ def _is_same_message(
     files = [one["filename"] for one in candidate.attachments]
     text = message.content.named_text if candidate.webhook_id is None else message.content.text
     plain_content = replace(message.content, is_plain=True)
-    forms = {_render_text(text, content).strip() for content in (message.content, plain_content)}
+    texts = {_render_text(text, content).strip() for content in (message.content, plain_content)}
     return (
         (candidate.webhook_id or candidate.author.id) in sender_ids
-        and candidate.content.strip() in forms  # Discord strips whitespace at both ends
+        and candidate.content.strip() in texts  # Discord strips whitespace at both ends
         and files == ([message.file.name] if message.file else [])
     )
 
 
-def _render_as_bot(content: MessageContent) -> dict[str, Any]:
-    return _render(content, content.named_text)
+def _to_bot_message(content: MessageContent) -> dict[str, Any]:
+    return _to_message_body(content, content.named_text)
 
 
-def _render(content: MessageContent, text: str) -> dict[str, Any]:
+def _to_message_body(content: MessageContent, text: str) -> dict[str, Any]:
     """Return the JSON fields of a message, or of an edit, which leaves other fields unchanged."""
     # An edit needs the allowed mentions again. Embeds are suppressed, because Discord would fetch
     # URLs, and a model could be tricked into writing parts of the conversation into a URL.
@@ -367,7 +367,7 @@ def _render(content: MessageContent, text: str) -> dict[str, Any]:
     return {
         "content": _render_text(text, content),
         "allowed_mentions": no_mentions,
-        "flags": _SUPPRESS_EMBEDS,
+        "flags": _SUPPRESS_EMBEDS_FLAG,
         "components": to_components(content.buttons, content.menus),
     }
 
@@ -379,34 +379,34 @@ def _render_text(text: str, content: MessageContent) -> str:
     """
     if content.is_plain:
         return text[: LIMITS.max_units]
-    body = to_dialect(text)
-    return f"{body}\n💭 ||{content.thoughts}||".lstrip("\n") if content.thoughts else body
+    markdown = to_discord_markdown(text)
+    return f"{markdown}\n💭 ||{content.thoughts}||".lstrip("\n") if content.thoughts else markdown
 
 
 def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list[dict[str, object]]:
     """Return component rows, of which Discord accepts five: one per menu, then the button rows."""
-    rows: dict[int, list[dict[str, object]]] = {}
+    button_rows: dict[int, list[dict[str, object]]] = {}
     for one in buttons:
         fields = {"style": _BUTTON_STYLES[one.style], "label": one.label, "custom_id": one.data}
-        rows.setdefault(one.row, []).append({"type": _BUTTON, **fields})
+        button_rows.setdefault(one.row, []).append({"type": _BUTTON_TYPE, **fields})
     return [
-        *({"type": _ROW, "components": [_to_menu(one)]} for one in menus),
-        *({"type": _ROW, "components": rows[row]} for row in sorted(rows)),
+        *({"type": _ROW_TYPE, "components": [_to_menu(one)]} for one in menus),
+        *({"type": _ROW_TYPE, "components": button_rows[row]} for row in sorted(button_rows)),
     ]
 
 
 def _to_menu(menu: Menu) -> dict[str, object]:
     # Discord refuses a menu with several selected options if only one can be chosen.
-    marks = sum(option.is_chosen for option in menu.options) == 1
+    is_single = sum(option.is_chosen for option in menu.options) == 1
     return {
-        "type": _MENU,
+        "type": _MENU_TYPE,
         "custom_id": menu.data,
-        "placeholder": menu.title[:_MAX_TITLE_CHARS],
-        "options": [_to_option(one, is_marked=marks and one.is_chosen) for one in menu.options],
+        "placeholder": menu.title[:_MAX_PLACEHOLDER_CHARS],
+        "options": [_to_option(one, is_chosen=is_single and one.is_chosen) for one in menu.options],
     }
 
 
-def _to_option(option: MenuOption, *, is_marked: bool) -> dict[str, object]:
-    fields = {"label": option.label[:_MAX_LABEL_CHARS], "value": option.value, "default": is_marked}
+def _to_option(option: MenuOption, *, is_chosen: bool) -> dict[str, object]:
+    fields = {"label": option.label[:_MAX_LABEL_CHARS], "value": option.value, "default": is_chosen}
     description = option.description[:_MAX_LABEL_CHARS]
     return {**fields, "description": description} if description else fields

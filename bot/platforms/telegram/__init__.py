@@ -7,7 +7,7 @@ SPEC = PlatformSpec(
     kind="telegram",
     settings=TelegramSettings,
     factory="bot.platforms.telegram.platform:TelegramPlatform",
-    limits="bot.platforms.telegram.limits:GROUP",
+    limits="bot.platforms.telegram.limits:GROUP_LIMITS",
     account_setup="bot.platforms.telegram.account:TelegramAccount",
     chat_pattern="-?[1-9][0-9]{0,15}(?::[1-9][0-9]{0,9})?",
 )

@@ -23,13 +23,13 @@ from bot.texts.text import error_text, translatable
 
 _POLL_SECONDS = 25
 _PAUSE_SECONDS = 1.0
-_MAX_UPDATES = 100  # that one call returns
-_PRIVACY_ON = translatable(
+_MAX_UPDATES_PER_CALL = 100  # that one call returns
+_PRIVACY_ON_NOTE = translatable(
     "privacy mode is on: in groups, the bot receives only commands, mentions and replies; to change"
     " that, send /setprivacy to @BotFather, or make the bot an admin of the group"
 )
-_PRIVACY_OFF = translatable("privacy mode is off: in groups, the bot receives every message")
-_NO_GROUPS = translatable(
+_PRIVACY_OFF_NOTE = translatable("privacy mode is off: in groups, the bot receives every message")
+_NO_GROUPS_NOTE = translatable(
     "the bot cannot be added to groups; to change that, send /setjoingroups to @BotFather"
 )
 
@@ -56,9 +56,9 @@ class TelegramAccount(AccountSetup):
             me = await self._api.call(GetMe())
         except Refused:
             raise api.token_rejected_error() from None
-        notes = [_PRIVACY_OFF if me.can_read_all_group_messages else _PRIVACY_ON]
+        notes = [_PRIVACY_OFF_NOTE if me.can_read_all_group_messages else _PRIVACY_ON_NOTE]
         if me.can_join_groups is False:
-            notes.append(_NO_GROUPS)
+            notes.append(_NO_GROUPS_NOTE)
         name, link_title = me.username, translatable("open a chat with it")
         return BotAccount(f"@{name}", f"https://t.me/{name}", link_title, tuple(notes))
 
@@ -88,7 +88,7 @@ class TelegramAccount(AccountSetup):
                     } if code in text.split():
                         await self._thank_and_confirm(update["update_id"], updates, chat)
                         return str(person)
-            if len(updates) >= _MAX_UPDATES:
+            if len(updates) >= _MAX_UPDATES_PER_CALL:
                 raise Refused(
                     translatable(
                         "more than 100 messages are waiting for this bot; start Troupe once to"
@@ -117,11 +117,11 @@ class TelegramAccount(AccountSetup):
         return api.decode_result(updates, list[dict[str, Any]])
 
     async def _thank_and_confirm(
-        self, update_id: int, updates: list[dict[str, Any]], chat: int
+        self, update_id: int, updates: list[dict[str, Any]], chat_id: int
     ) -> None:
         """Thank the sender; mark the update with the code as read if it is the oldest one."""
         if updates[0]["update_id"] == update_id:
             await self._get_updates(offset=update_id + 1, timeout=0, limit=1)
-        thanks = SendMessage(chat_id=chat, text="Thank you! You are now an admin of this bot.")
+        thanks = SendMessage(chat_id=chat_id, text="Thank you! You are now an admin of this bot.")
         with suppress(PlatformError):  # the terminal also reports the success
             await self._api.call(thanks)

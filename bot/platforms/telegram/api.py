@@ -31,18 +31,18 @@ Result = TypeVar("Result")
 T = TypeVar("T")
 
 CALL_SECONDS = 10
-_DOWNLOAD_SECONDS = 20.0
+_DOWNLOAD_TIMEOUT_SECONDS = 20.0
 _DEFAULT_RETRY_SECONDS = 5.0
 # UnicodeDecodeError: aiogram does not wrap it if a proxy's page has another encoding.
 _CALL_ERRORS = (exceptions.AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
 # The Bot API's own text for status 500; a "Bad Gateway" comes from a proxy.
-_INTERNAL_ERROR = "Internal Server Error"
-_CONTENT_REASONS = (
+_INTERNAL_ERROR_TEXT = "Internal Server Error"
+_CONTENT_REFUSAL_REASONS = (
     *("can't parse", "entit", "text is empty", "text must be non-empty", "is too long"),
     *("_too_long", "button", "reply markup", "url"),
 )
 _CONNECT_SECONDS = 5.0
-_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _MAX_RESPONSE_BYTES = 64 * 1024 * 1024  # 100 updates, each with a long message and a long quote
 
 
@@ -74,7 +74,7 @@ class PollingConflict(errors.Unreachable):
     """Another process polls with this token, or a webhook is set."""
 
 
-_REFUSALS: Mapping[str, type[errors.Refused]] = {
+_REFUSALS_BY_REASON: Mapping[str, type[errors.Refused]] = {
     "message is not modified": NotModified,
     "message to be replied not found": ReplyNotFound,
     "reply message not found": ReplyNotFound,
@@ -107,7 +107,7 @@ class BotApi:
         self._bot = self._create_bot(settings.token.get_secret_value())
 
     @property
-    def used_token(self) -> str:
+    def current_token(self) -> str:
         return self._bot.token
 
     async def call(self, method: TelegramMethod[Result], seconds: int = CALL_SECONDS) -> Result:
@@ -128,7 +128,7 @@ class BotApi:
             raise errors.Refused("Telegram returned no path for the file")
         url = f"{self._api_base}/file/bot{self._bot.token}/{quote(path)}"
         try:
-            return await download_file(url, max_bytes, _DOWNLOAD_SECONDS)
+            return await download_file(url, max_bytes, _DOWNLOAD_TIMEOUT_SECONDS)
         except (ConnectionFailed, TimeoutError) as error:
             # The cause's text may contain the URL with the token.
             raise translate_error(error) from None
@@ -136,17 +136,17 @@ class BotApi:
     async def close(self) -> None:
         await self._session.close()
 
-    async def _with_newest_token(self, request: Callable[[Bot], Awaitable[T]]) -> T:
+    async def _with_newest_token(self, send_request: Callable[[Bot], Awaitable[T]]) -> T:
         """Make a request; if its token is rejected but there is a newer one, repeat the request."""
         bot = self._newest_bot()
         try:
             try:
-                return await request(bot)
+                return await send_request(bot)
             except exceptions.TelegramUnauthorizedError:
                 new_bot = self._newest_bot(check_now=True)  # another call may have read the token
                 if new_bot is bot:
                     raise
-            return await request(new_bot)
+            return await send_request(new_bot)
         except _CALL_ERRORS as error:
             # The cause's text contains the URL with the token.
             raise translate_error(error) from None
@@ -196,7 +196,7 @@ def translate_error(error: Exception) -> errors.PlatformError:
             return errors.OutcomeUnknown("Telegram did not answer in time")
         case exceptions.TelegramServerError():
             message = f"Telegram reported an internal error: {error.message}"
-            return errors.OutcomeUnknown(message, has_ended=error.message == _INTERNAL_ERROR)
+            return errors.OutcomeUnknown(message, has_ended=error.message == _INTERNAL_ERROR_TEXT)
         case exceptions.TelegramConflictError():
             return PollingConflict(
                 "another process polls with this bot's token; stop it, or use another bot"
@@ -222,13 +222,13 @@ def _translate_connection_failure(error: ConnectionFailed) -> errors.PlatformErr
 def _translate_refusal(description: str) -> errors.PlatformError:
     lowercase_text = description.lower()
     text = translatable("Telegram refused: {refusal}", refusal=description)
-    for reason, refusal in _REFUSALS.items():
+    for reason, refusal in _REFUSALS_BY_REASON.items():
         if reason in lowercase_text:
             return refusal(text)
     if lowercase_text.startswith("too many requests"):
         return errors.RateLimited(_DEFAULT_RETRY_SECONDS)
-    is_content = any(reason in lowercase_text for reason in _CONTENT_REASONS)
-    return errors.ContentRefused(text) if is_content else errors.Refused(text)
+    is_content_refused = any(reason in lowercase_text for reason in _CONTENT_REFUSAL_REASONS)
+    return errors.ContentRefused(text) if is_content_refused else errors.Refused(text)
 
 
 class JsonSession(BaseSession):
@@ -268,7 +268,7 @@ class JsonSession(BaseSession):
         body = msgspec.json.encode(parameters, enc_hook=_to_plain_json)
         status, content = await self._post(bot, name, body, seconds)
         try:
-            answer = decode_lenient(_decode_answer, content)
+            answer = decode_leniently(_decode_api_response, content)
         except (msgspec.DecodeError, UnicodeDecodeError):
             answer = _ApiResponse()
         if not (answer.ok and HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES):
@@ -324,23 +324,23 @@ class _UntypedMethod(TelegramMethod[Any]):
     __api_method__ = "untyped"
 
 
-_decode_answer = msgspec.json.Decoder(_ApiResponse).decode
+_decode_api_response = msgspec.json.Decoder(_ApiResponse).decode
 
 
-def decode_lenient(decode: Callable[[bytes], T], content: bytes) -> T:
+def decode_leniently(decode: Callable[[bytes], T], content: bytes) -> T:
     """Decode JSON, replacing lone surrogates with `?` so that they do not fail a whole batch."""
     try:
         return decode(content)
     except RecursionError:
         raise msgspec.DecodeError("the JSON is nested too deeply") from None
     except msgspec.DecodeError:
-        if not _SURROGATE.search(content):
+        if not _ESCAPED_SURROGATE.search(content):
             raise
     try:
-        document = json.loads(content)
+        decoded_json = json.loads(content)
     except (json.JSONDecodeError, RecursionError):
         return decode(content)
-    return decode(json.dumps(document, ensure_ascii=False).encode(errors="replace"))
+    return decode(json.dumps(decoded_json, ensure_ascii=False).encode(errors="replace"))
 
 
 def decode_result(result: msgspec.Raw, result_type: type[T]) -> T:

@@ -42,11 +42,11 @@ def commands_by_scope(
     commands: Sequence[CommandSpec],
 ) -> list[tuple[BotCommandScopeUnion | None, Sequence[CommandSpec]]]:
     """Return the commands for each kind of chat; the scope None is the default for all chats."""
-    for_all = [one for one in commands if not one.is_for_admins]
+    commands_for_everyone = [one for one in commands if not one.is_for_admins]
     return [
-        (None, [one for one in for_all if not one.is_private]),
+        (None, [one for one in commands_for_everyone if not one.is_private]),
         (BotCommandScopeAllPrivateChats(type=Scope.ALL_PRIVATE_CHATS), commands),
-        (BotCommandScopeAllGroupChats(type=Scope.ALL_GROUP_CHATS), for_all),
+        (BotCommandScopeAllGroupChats(type=Scope.ALL_GROUP_CHATS), commands_for_everyone),
         (BotCommandScopeAllChatAdministrators(type=Scope.ALL_CHAT_ADMINISTRATORS), commands),
     ]
 
@@ -60,10 +60,10 @@ def to_bot_commands(
     """
     bot_commands = []
     for one in commands:
-        summary = plain_text(translate(to_translatable(one.summary), language))
+        description = plain_text(translate(to_translatable(one.summary), language))
         if one.actions:
-            summary = f"{summary} ({', '.join(action.name for action in one.actions)})"
-        bot_command = BotCommand(command=one.name, description=summary[:_MAX_DESCRIPTION_CHARS])
+            description = f"{description} ({', '.join(action.name for action in one.actions)})"
+        bot_command = BotCommand(command=one.name, description=description[:_MAX_DESCRIPTION_CHARS])
         if one.is_private and is_group:
             bot_command = bot_command.model_copy(update={"is_ephemeral": True})
         bot_commands.append(bot_command)

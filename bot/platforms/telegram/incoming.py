@@ -40,11 +40,11 @@ PRESS_KEY_PREFIX = "cb"
 _log = structlog.get_logger(__name__)
 _CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
 _CHANGING_KINDS = frozenset({MediaKind.LOCATION, MediaKind.OTHER})
-_ADDED_FIELDS = {"persistent_id": "", "allows_revoting": False, "members_only": False}
+_MISSING_FIELD_DEFAULTS = {"persistent_id": "", "allows_revoting": False, "members_only": False}
 """Fields of polls that aiogram requires but older Bot API servers do not send."""
 _PRESENT_STATUSES = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
 _ABSENT_STATUSES = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
-_MEDIA_KINDS: Mapping[str, MediaKind] = {
+_MEDIA_KINDS_BY_CONTENT_TYPE: Mapping[str, MediaKind] = {
     **dict.fromkeys((ContentType.PHOTO, ContentType.LIVE_PHOTO), MediaKind.IMAGE),
     **dict.fromkeys((ContentType.VIDEO, ContentType.VIDEO_NOTE), MediaKind.VIDEO),
     **dict.fromkeys((ContentType.STICKER, ContentType.DICE), MediaKind.STICKER),
@@ -74,25 +74,25 @@ def parse_updates(raw_updates: Iterable[dict[str, Any]]) -> list[types.Update]:
     return [update for update in updates if update is not None]
 
 
-def _parse_update(raw: dict[str, Any]) -> types.Update | None:
+def _parse_update(raw_update: dict[str, Any]) -> types.Update | None:
     """Parse an update, dropping and logging invalid values; return None if nothing is left."""
     dropped_fields: list[str] = []
     while True:
         try:
-            update = types.Update.model_validate(raw)
+            update = types.Update.model_validate(raw_update)
         except ValidationError as error:
             # Log only the fields' names, because the error quotes what people wrote.
-            errors = error.errors(include_url=False)
-            additions = [_add_missing_field(raw, one) for one in errors]
-            if any(additions):
+            validation_errors = error.errors(include_url=False)
+            addition_results = [_add_missing_field(raw_update, one) for one in validation_errors]
+            if any(addition_results):
                 continue
-            paths = {_invalid_path(raw, one) for one in errors}
-            max_depth = max(map(len, paths))
+            bad_paths = {_invalid_path(raw_update, one) for one in validation_errors}
+            max_depth = max(map(len, bad_paths))
             if max_depth == 0:  # not even the update's id is valid
                 _log.error("telegram_update_skipped", reason=type(error).__name__)
                 return None
-            for path in sorted((one for one in paths if len(one) == max_depth), reverse=True):
-                _drop_value(raw, path)
+            for path in sorted((one for one in bad_paths if len(one) == max_depth), reverse=True):
+                _drop_value(raw_update, path)
                 dropped_fields.append(".".join(map(str, path)))
         else:
             if dropped_fields:
@@ -101,10 +101,10 @@ def _parse_update(raw: dict[str, Any]) -> types.Update | None:
             return update
 
 
-def _invalid_path(raw: dict[str, Any], error: ErrorDetails) -> tuple[str | int, ...]:
+def _invalid_path(raw_update: dict[str, Any], error: ErrorDetails) -> tuple[str | int, ...]:
     """Return the path of an invalid value, without the names that pydantic adds for unions."""
     path: list[str | int] = []
-    value: Any = raw
+    value: Any = raw_update
     for key in error["loc"]:
         match value:
             case dict() if key in value:
@@ -119,28 +119,28 @@ def _invalid_path(raw: dict[str, Any], error: ErrorDetails) -> tuple[str | int, 
     return tuple(path)
 
 
-def _value_at(raw: dict[str, Any], path: Iterable[str | int]) -> Any:
-    value: Any = raw
+def _value_at(raw_update: dict[str, Any], path: Iterable[str | int]) -> Any:
+    value: Any = raw_update
     for key in path:
         value = value[key]
     return value
 
 
-def _add_missing_field(raw: dict[str, Any], error: ErrorDetails) -> bool:
+def _add_missing_field(raw_update: dict[str, Any], error: ErrorDetails) -> bool:
     """Add a missing field that older servers do not send; return whether it was added."""
     name = error["loc"][-1]
-    if error["type"] != "missing" or name not in _ADDED_FIELDS:
+    if error["type"] != "missing" or name not in _MISSING_FIELD_DEFAULTS:
         return False
-    parent = _value_at(raw, _invalid_path(raw, error))
+    parent = _value_at(raw_update, _invalid_path(raw_update, error))
     if not isinstance(parent, dict) or name in parent:
         return False
-    parent[name] = _ADDED_FIELDS[name]
+    parent[name] = _MISSING_FIELD_DEFAULTS[name]
     return True
 
 
-def _drop_value(raw: dict[str, Any], path: Sequence[str | int]) -> None:
+def _drop_value(raw_update: dict[str, Any], path: Sequence[str | int]) -> None:
     *parents, key = path
-    parent = _value_at(raw, parents)
+    parent = _value_at(raw_update, parents)
     if key == "forward_origin":  # it must stay a forward, which does not address the bot
         parent[key] = {"type": "hidden_user", "sender_user_name": "", "date": 0}
     else:
@@ -201,16 +201,16 @@ def to_incoming_message(
         return None
     is_forward = message.forward_origin is not None and not message.is_automatic_forward
     if is_forward:
-        wake, text = _forwarded_wake_and_text(message, whole_text)
+        wake_reason, text = _forwarded_wake_and_text(message, whole_text)
     else:
-        wake, text = _wake_and_text(message, content, whole_text, bot, commands)
+        wake_reason, text = _wake_and_text(message, content, whole_text, bot, commands)
     number, person = message.ephemeral_message_id, message.from_user
-    ephemeral = None if number is None else ephemeral_id(person.id if person else 0, number)
-    if (message.is_automatic_forward or ephemeral) and wake is not WakeReason.COMMAND:
+    ephemeral = None if number is None else format_ephemeral_id(person.id if person else 0, number)
+    if (message.is_automatic_forward or ephemeral) and wake_reason is not WakeReason.COMMAND:
         return None  # only its author sees it, and an answer would reveal it
     address = _to_address(message, bot_id)
     key = f"{ephemeral}@{message.date.timestamp():.0f}" if ephemeral else str(message.message_id)
-    first_author = _original_author(message.forward_origin)
+    original_author = _original_author(message.forward_origin)
     return IncomingMessage(
         address=address,
         external_key=f"{message.chat.id}:{key}",
@@ -219,7 +219,7 @@ def to_incoming_message(
         author=author,
         text=text,
         at=message.date,
-        wake=wake,
+        wake=wake_reason,
         scopes=list_scopes(address),
         author_is_admin=_is_admin(message),
         is_private=message.chat.type == ChatType.PRIVATE,
@@ -230,13 +230,13 @@ def to_incoming_message(
         mentions=_list_mentions(message, content, bot),
         locale=message.from_user.language_code if message.from_user else None,
         is_forward=is_forward,
-        forwarded_from=first_author.id if first_author is not None else "",
+        forwarded_from=original_author.id if original_author is not None else "",
     )
 
 
-def ephemeral_id(person: int, number: int) -> str:
+def format_ephemeral_id(person_id: int, message_id: int) -> str:
     """Return our id of an ephemeral message; Telegram's number is unique only per person."""
-    return f"e{person}:{number}"
+    return f"e{person_id}:{message_id}"
 
 
 def _to_message_edit(
@@ -265,12 +265,12 @@ def _to_button_press(query: types.CallbackQuery, bot_id: str) -> ButtonPress | N
         message_id=str(message.message_id),
         shown_at=message.date if isinstance(message, types.Message) else None,
         is_ephemeral=getattr(message, "ephemeral_message_id", None) is not None,
-        author=_to_person_of_account(query.from_user),
+        author=_account_to_person(query.from_user),
         data=data,
         at=datetime.now(UTC),  # the update contains no time
         scopes=list_scopes(address),
         values=values,
-        author_is_admin=_is_admin_in(message.chat),
+        author_is_admin=_is_admin_in_chat(message.chat),
         is_private=message.chat.type == ChatType.PRIVATE,
         interaction=query.id,
         locale=query.from_user.language_code,
@@ -290,18 +290,18 @@ def _to_reaction_change(
         address=address,
         external_key=f"{change.chat.id}:{change.message_id}:r{update_id}",
         message_id=str(change.message_id),
-        author=_to_person_of_account(change.user),
+        author=_account_to_person(change.user),
         reaction=changes[-1],
         at=change.date,
         scopes=list_scopes(address),
         is_removed=changes[-1] not in new,
-        author_is_admin=_is_admin_in(change.chat),
+        author_is_admin=_is_admin_in_chat(change.chat),
         is_private=change.chat.type == ChatType.PRIVATE,
     )
 
 
-def _list_reactions(types_: Sequence[types.ReactionTypeUnion]) -> list[Reaction]:
-    emojis = (one.emoji for one in types_ if isinstance(one, types.ReactionTypeEmoji))
+def _list_reactions(reaction_types: Sequence[types.ReactionTypeUnion]) -> list[Reaction]:
+    emojis = (one.emoji for one in reaction_types if isinstance(one, types.ReactionTypeEmoji))
     return [one for emoji in emojis if (one := parse_reaction(emoji)) is not None]
 
 
@@ -317,7 +317,7 @@ def _to_chat_join(change: types.ChatMemberUpdated, bot_id: str) -> ChatJoin | No
     return ChatJoin(
         address=address,
         external_key=f"join:{change.chat.id}:{int(change.date.timestamp())}",
-        author=_to_person_of_account(change.from_user),
+        author=_account_to_person(change.from_user),
         at=change.date,
         scopes=list_scopes(address),
         locale=change.from_user.language_code,
@@ -334,7 +334,7 @@ def _to_stop_command(
         address=address,
         external_key=f"{chat.id}:stop{update_id}",
         message_id=None,
-        author=_to_person_of_account(chat),  # only private chats have drafts
+        author=_account_to_person(chat),  # only private chats have drafts
         text="/stop",
         at=datetime.now(UTC),  # the update contains no time
         wake=WakeReason.COMMAND,
@@ -346,10 +346,10 @@ def _to_stop_command(
 
 def _to_address(message: types.MaybeInaccessibleMessageUnion, bot_id: str) -> Address:
     # In groups without topics, replies have a thread id, too, but no separate history.
-    topic = None
+    topic_id = None
     if isinstance(message, types.Message) and message.is_topic_message:
-        topic = str(message.message_thread_id)
-    return Address("telegram", str(message.chat.id), topic, bot_id)
+        topic_id = str(message.message_thread_id)
+    return Address("telegram", str(message.chat.id), topic_id, bot_id)
 
 
 def list_scopes(address: Address) -> tuple[str, ...]:
@@ -360,23 +360,23 @@ def list_scopes(address: Address) -> tuple[str, ...]:
 def _to_person(message: types.Message) -> Person | None:
     """Return a message's author (a person, or a chat that someone writes as), or None for bots."""
     if message.sender_chat is not None:
-        return _to_person_of_account(message.sender_chat)
+        return _account_to_person(message.sender_chat)
     user = message.from_user
-    return None if user is None or user.is_bot else _to_person_of_account(user)
+    return None if user is None or user.is_bot else _account_to_person(user)
 
 
-def _to_person_of_account(author: types.User | types.Chat) -> Person:
-    return Person(f"telegram:{author.id}", author.full_name)
+def _account_to_person(account: types.User | types.Chat) -> Person:
+    return Person(f"telegram:{account.id}", account.full_name)
 
 
 def _is_admin(message: types.Message) -> bool | None:
     if message.sender_chat is not None:
         # Only admins can write as the group, but anybody may write as a channel.
         return message.sender_chat.id == message.chat.id
-    return _is_admin_in(message.chat)
+    return _is_admin_in_chat(message.chat)
 
 
-def _is_admin_in(chat: types.Chat) -> bool | None:
+def _is_admin_in_chat(chat: types.Chat) -> bool | None:
     return True if chat.type == ChatType.PRIVATE else None
 
 
@@ -391,15 +391,15 @@ def _to_quote(message: types.Message, bot: types.User) -> Quote | None:
         origin = message.external_reply.origin if message.external_reply else None
         return None if quoted_text is None else Quote(_original_author(origin), None, quoted_text)
     user = original.from_user
-    author = _to_person(original) or (_to_person_of_account(user) if user else None)
-    first_author = _original_author(original.forward_origin)
+    author = _to_person(original) or (_account_to_person(user) if user else None)
+    original_author = _original_author(original.forward_origin)
     return Quote(
         author,
         str(original.message_id),
         message_text(original) if quoted_text is None else quoted_text,
         message_attachments(original),
         is_ours=user is not None and user.id == bot.id,
-        forwarded_from=first_author.id if first_author else "",
+        forwarded_from=original_author.id if original_author else "",
     )
 
 
@@ -409,26 +409,26 @@ def _list_mentions(message: types.Message, content: str, bot: types.User) -> tup
         f"telegram:{entity.user.id}"
         if entity.user is not None
         else f"telegram:{_entity_text(entity, content).lower()}"
-        for entity in _entities(message)
+        for entity in _list_entities(message)
         if entity.type in {MessageEntityType.MENTION, MessageEntityType.TEXT_MENTION}
-        and not _is_mention(entity, content, bot)
+        and not _is_bot_mention(entity, content, bot)
     )
 
 
 def _forwarded_wake_and_text(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
     """Return a forwarded message's wake reason, and its text as a quote."""
-    wake = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
+    wake_reason = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
     if not content.strip():
-        return wake, ""
+        return wake_reason, ""
     name = " ".join(re.sub(r"[\[\]:]", " ", _original_author_name(message)).split())
     heading = f"[forwarded message from {name}]" if name else "[forwarded message]"
-    return wake, "\n".join([heading, *(f"> {line}" for line in content.splitlines())])
+    return wake_reason, "\n".join([heading, *(f"> {line}" for line in content.splitlines())])
 
 
 def _original_author(origin: types.MessageOriginUnion | None) -> Person | None:
     """Return the person who wrote a forwarded or quoted message, or None if Telegram hides them."""
     return (
-        _to_person_of_account(origin.sender_user)
+        _account_to_person(origin.sender_user)
         if isinstance(origin, types.MessageOriginUser)
         else None
     )
@@ -446,7 +446,7 @@ def _original_author_name(message: types.Message) -> str:
             return ""
 
 
-def _entities(message: types.Message) -> Sequence[types.MessageEntity]:
+def _list_entities(message: types.Message) -> Sequence[types.MessageEntity]:
     return (message.entities if message.text else message.caption_entities) or []
 
 
@@ -458,20 +458,20 @@ def _wake_and_text(
     commands: Container[str] | None,
 ) -> tuple[WakeReason | None, str]:
     """Return a message's wake reason, and its text without a leading mention of the bot."""
-    first_entity = next((entity for entity in _entities(message) if entity.offset == 0), None)
+    first_entity = next((entity for entity in _list_entities(message) if entity.offset == 0), None)
     word = "" if first_entity is None else _entity_text(first_entity, content)
     if first_entity is not None and first_entity.type == MessageEntityType.BOT_COMMAND:
-        command, _, addressee = word.partition("@")
-        if addressee and not _is_bot_username(addressee, bot):
+        command, _, addressed_bot = word.partition("@")
+        if addressed_bot and not _is_bot_username(addressed_bot, bot):
             return None, text
         is_for_another_bot = (
-            not addressee
+            not addressed_bot
             and message.chat.type != ChatType.PRIVATE
             and commands is not None
             and command.removeprefix("/").lower() not in commands
         )
         return None if is_for_another_bot else WakeReason.COMMAND, command + text.removeprefix(word)
-    if first_entity is not None and _is_mention(first_entity, content, bot):
+    if first_entity is not None and _is_bot_mention(first_entity, content, bot):
         text = text.removeprefix(word).lstrip() or text.strip()
     return _find_wake_reason(message, content, bot), text
 
@@ -479,7 +479,7 @@ def _wake_and_text(
 def _find_wake_reason(message: types.Message, content: str, bot: types.User) -> WakeReason | None:
     if message.chat.type == ChatType.PRIVATE:
         return WakeReason.DM
-    if any(_is_mention(entity, content, bot) for entity in _entities(message)):
+    if any(_is_bot_mention(entity, content, bot) for entity in _list_entities(message)):
         return WakeReason.MENTION
     original = message.reply_to_message
     # In a topic that the bot opened, every message "replies" to the bot's service message.
@@ -488,7 +488,7 @@ def _find_wake_reason(message: types.Message, content: str, bot: types.User) -> 
     return WakeReason.REPLY if original.from_user.id == bot.id else None
 
 
-def _is_mention(entity: types.MessageEntity, content: str, bot: types.User) -> bool:
+def _is_bot_mention(entity: types.MessageEntity, content: str, bot: types.User) -> bool:
     if entity.type == MessageEntityType.TEXT_MENTION:
         return entity.user is not None and entity.user.id == bot.id
     if entity.type != MessageEntityType.MENTION:
@@ -522,33 +522,33 @@ def message_text(message: types.Message) -> str:
 def insert_link_urls(text: str, entities: Sequence[types.MessageEntity] | None) -> str:
     """Insert the URL after each link in a text, unless the link's text is the URL itself."""
     links = [one for one in entities or () if one.type == MessageEntityType.TEXT_LINK and one.url]
-    units = text.encode("utf-16-le", "surrogatepass") if links else b""
+    text_bytes = text.encode("utf-16-le", "surrogatepass") if links else b""
     for link in sorted(links, key=lambda one: one.offset, reverse=True):
         if _entity_text(link, text).strip() != link.url:
             _, end = _byte_range(link)
-            units = units[:end] + f" ({link.url})".encode("utf-16-le") + units[end:]
-    return units.decode("utf-16-le", "replace") if links else text
+            text_bytes = text_bytes[:end] + f" ({link.url})".encode("utf-16-le") + text_bytes[end:]
+    return text_bytes.decode("utf-16-le", "replace") if links else text
 
 
 def _poll_text(poll: types.Poll) -> str:
     heading = f"[{'closed poll' if poll.is_closed else 'poll'}] {poll.question}"
     votes = [f": {one.voter_count}" if poll.total_voter_count else "" for one in poll.options]
-    options = (f"- {one.text}{count}" for one, count in zip(poll.options, votes, strict=True))
-    return "\n".join([heading, *options])
+    option_lines = (f"- {one.text}{count}" for one, count in zip(poll.options, votes, strict=True))
+    return "\n".join([heading, *option_lines])
 
 
 def message_attachments(message: types.Message) -> tuple[MediaItem, ...]:
     """Return a message's attachments; texts and service messages have none."""
-    kind = _MEDIA_KINDS.get(message.content_type)
+    kind = _MEDIA_KINDS_BY_CONTENT_TYPE.get(message.content_type)
     if message.content_type == ContentType.UNKNOWN and message.chat.type == ChatType.PRIVATE:
         kind = MediaKind.OTHER  # of a type that is newer than our aiogram
     return () if kind is None else (_to_media_item(message, kind),)
 
 
 def _to_media_item(message: types.Message, kind: MediaKind) -> MediaItem:
-    photos = message.photo or (message.live_photo and message.live_photo.photo) or ()
+    photo_sizes = message.photo or (message.live_photo and message.live_photo.photo) or ()
     file = (
-        max(photos, key=lambda one: one.width * one.height, default=None)
+        max(photo_sizes, key=lambda one: one.width * one.height, default=None)
         or message.sticker
         or message.animation
         or message.audio

@@ -17,7 +17,7 @@ def plain_text(source: str) -> str:
 # limit for groups is exact. Telegram counts a call when it arrives, and latency varies, so our
 # windows are longer: the minute by a second, and the second by a quarter of a second.
 _BURST_WINDOW = CallWindow(10, 10.0, is_learned=True, reserved=1)
-PRIVATE = Limits(
+PRIVATE_LIMITS = Limits(
     max_units=4096,
     unit="utf16",
     seconds_between_edits=1.2,
@@ -32,6 +32,8 @@ PRIVATE = Limits(
     has_buttons=True,
     folds_thoughts=True,
 )
-GROUP = replace(
-    PRIVATE, seconds_between_edits=3.5, chat_calls=(_BURST_WINDOW, CallWindow(19, 61.0, reserved=5))
+GROUP_LIMITS = replace(
+    PRIVATE_LIMITS,
+    seconds_between_edits=3.5,
+    chat_calls=(_BURST_WINDOW, CallWindow(19, 61.0, reserved=5)),
 )

@@ -11,20 +11,20 @@ from typing import Any
 
 from pydantic import BaseModel
 
-_original_rebuild = BaseModel.__dict__["model_rebuild"]
+_original_model_rebuild = BaseModel.__dict__["model_rebuild"]
 _types_by_name: dict[str, Any] = {}
 """aiogram's types by name, to resolve the annotations of its models."""
 
 
-def _record_names(_: type[BaseModel], *, _types_namespace: dict[str, Any]) -> None:
+def _record_type_names(_: type[BaseModel], *, _types_namespace: dict[str, Any]) -> None:
     _types_by_name.update(_types_namespace)
 
 
-BaseModel.model_rebuild = classmethod(_record_names)  # type: ignore[method-assign, assignment]
+BaseModel.model_rebuild = classmethod(_record_type_names)  # type: ignore[method-assign, assignment]
 try:
     from aiogram import methods, types
 finally:
-    BaseModel.model_rebuild = _original_rebuild  # type: ignore[method-assign]
+    BaseModel.model_rebuild = _original_model_rebuild  # type: ignore[method-assign]
 
 for _module in (types, methods):
     for _name in _module.__all__:

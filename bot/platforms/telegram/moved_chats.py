@@ -86,10 +86,10 @@ class MovedChats:
     async def load_moves_for_new_chats(self, incomings: Iterable[Incoming], store: Intake) -> None:
         """Load stored moves if any event comes from a group that this process has not seen yet."""
         chat_ids = {int(one.address.chat) for one in incomings}
-        new_chats = {chat for chat in chat_ids - self._checked_chats if chat < 0}
-        if new_chats:
+        unchecked_group_ids = {chat for chat in chat_ids - self._checked_chats if chat < 0}
+        if unchecked_group_ids:
             await self.load(store)
-            self._checked_chats |= new_chats
+            self._checked_chats |= unchecked_group_ids
 
     def record_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
         """Record the moves announced in updates; return the cursors to store with the updates."""
@@ -191,5 +191,5 @@ def _move_to_first_chat(message: IncomingMessage, address: Address) -> IncomingM
 
 
 def _shift_id(message_id: str | None) -> str | None:
-    is_kept = message_id is None or not message_id.isdecimal()
-    return message_id if is_kept else str(int(message_id or 0) + _MESSAGE_ID_OFFSET)
+    keeps_id = message_id is None or not message_id.isdecimal()
+    return message_id if keeps_id else str(int(message_id or 0) + _MESSAGE_ID_OFFSET)

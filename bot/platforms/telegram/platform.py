@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from bot import errors
 from bot.chat.incoming import Address, ButtonPress, Incoming, MediaItem, Request, source_name
-from bot.platforms.receiving import find_number, mark_late
+from bot.platforms.receiving import find_cursor_number, mark_if_late
 from bot.platforms.spec import PlatformContext
 from bot.platforms.telegram import api
 from bot.platforms.telegram.command_menu import register_commands
@@ -43,15 +43,15 @@ from bot.texts.text import Text, translatable
 Response = TypeVar("Response")
 StoreMessages = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None]]
 
-_FIRST_PAUSE_SECONDS = 0.25
-_MAX_PAUSE_SECONDS = 5.0
+_FIRST_RETRY_PAUSE_SECONDS = 0.25
+_MAX_RETRY_PAUSE_SECONDS = 5.0
 _MAX_CONFLICT_PAUSE_SECONDS = 30.0  # longer, so that the other poller gets a chance
 _EARLY_RESPONSE_PAUSE_SECONDS = 1.0
 _MAX_UPDATES = 100  # in one response; if it is full, more updates may be waiting
 _SECONDS_BETWEEN_POLLS = 0.05  # so that one poll returns several messages
 _MAX_ALERT_CHARS = 200
 _SECRET_HEADER = "X-Telegram-Bot-Api-Secret-Token"  # noqa: S105 # the name of a header
-_SET_WEBHOOK_SECONDS = 300.0
+_SECONDS_BETWEEN_WEBHOOK_UPDATES = 300.0
 
 _log = structlog.get_logger(__name__)
 _decode_update = msgspec.json.Decoder(dict[str, Any]).decode
@@ -100,12 +100,12 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         if self.webhook_path is not None:
             await register_commands(self._api, self._context.commands)
             await self._maintain_webhook()
-        remove_webhook = DeleteWebhook(drop_pending_updates=False)
-        await self._retry_until_answered(lambda: self._api.call(remove_webhook))
+        webhook_deletion = DeleteWebhook(drop_pending_updates=False)
+        await self._retry_until_answered(lambda: self._api.call(webhook_deletion))
         await register_commands(self._api, self._context.commands)
         await self._chats.load(intake)
         stored_cursors = await intake.cursors(self._offset_cursor)
-        offset = find_number(stored_cursors, self._offset_cursor)
+        offset = find_cursor_number(stored_cursors, self._offset_cursor)
         try:
             while True:
                 updates = await self._retry_until_answered(partial(self._get_updates, offset))
@@ -124,8 +124,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                     continue
                 offset = next_offset
                 cursors[self._offset_cursor] = str(offset)
-                store = partial(self._store_messages, intake)
-                await self._store_and_acknowledge(incomings, cursors, store)
+                store_events = partial(self._store_messages, intake)
+                await self._store_and_acknowledge(incomings, cursors, store_events)
                 await asyncio.sleep(_SECONDS_BETWEEN_POLLS)
         finally:
             await cancel_and_wait(self._acknowledgment_tasks)
@@ -133,13 +133,13 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def _maintain_webhook(self) -> NoReturn:
         """Set the webhook when a secret changes, and every five minutes in case it was changed."""
         while True:
-            secrets = self._read_secrets()
+            secrets = self._read_token_and_secret()
             await self._retry_until_answered(self._set_webhook)
-            next_time = self._clock.monotonic() + _SET_WEBHOOK_SECONDS
-            while self._read_secrets() == secrets and self._clock.monotonic() < next_time:
+            next_time = self._clock.monotonic() + _SECONDS_BETWEEN_WEBHOOK_UPDATES
+            while self._read_token_and_secret() == secrets and self._clock.monotonic() < next_time:
                 await self._clock.sleep(CHECK_INTERVAL_SECONDS)
 
-    def _read_secrets(self) -> tuple[str, str]:
+    def _read_token_and_secret(self) -> tuple[str, str]:
         """Return the current token and webhook secret; read them again if their files changed."""
         token, file = self._api.token, self._secret_file
         if file is not None and file.reload_if_changed():
@@ -157,7 +157,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             await self._api.call(
                 SetWebhook(
                     url=self._settings.webhook_url or "",
-                    secret_token=self._read_secrets()[1],
+                    secret_token=self._read_token_and_secret()[1],
                     allowed_updates=UPDATE_TYPES,
                     drop_pending_updates=False,
                 )
@@ -169,14 +169,14 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:
         """Compare the secret header in constant time, as bytes, because it may not be ASCII."""
-        header = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
-        _, secret = self._read_secrets()
-        return hmac.compare_digest(header, secret.encode())
+        sent_secret = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
+        _, secret = self._read_token_and_secret()
+        return hmac.compare_digest(sent_secret, secret.encode())
 
     @override
     async def receive_call(self, body: bytes, intake: Intake) -> bool:
         try:
-            update = api.decode_lenient(_decode_update, body)
+            update = api.decode_leniently(_decode_update, body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return False
         if self._bot is None:  # any process may receive calls, even one where `run` was not called
@@ -192,10 +192,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     def _mark_late_events(self, incomings: Sequence[Incoming]) -> list[Incoming]:
         cutoff = self._clock.now() - self._context.answerable_seconds
-        return [mark_late(one, cutoff) for one in incomings]
+        return [mark_if_late(one, cutoff) for one in incomings]
 
     async def _store_and_acknowledge(
-        self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store: StoreMessages
+        self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store_events: StoreMessages
     ) -> None:
         """Store events, except forbidden button presses; then acknowledge all presses."""
         presses = [one for one in incomings if isinstance(one, ButtonPress)]
@@ -210,17 +210,17 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                     group.create_task(check(one))
         permitted_events = [one for one in incomings if refusals.get(one.external_key) is None]
         if permitted_events or cursors:
-            await store(permitted_events, cursors)
+            await store_events(permitted_events, cursors)
         for key, refusal in refusals.items():
             self._acknowledge_press(key.removeprefix(PRESS_KEY_PREFIX), refusal)
 
-    def _acknowledge_press(self, query_id: str, text: str | None = None) -> None:
+    def _acknowledge_press(self, callback_query_id: str, text: str | None = None) -> None:
         async def acknowledge() -> None:
-            acknowledgement = AnswerCallbackQuery(callback_query_id=query_id)
+            acknowledgment = AnswerCallbackQuery(callback_query_id=callback_query_id)
             if text is not None:
-                acknowledgement.text, acknowledgement.show_alert = text[:_MAX_ALERT_CHARS], True
+                acknowledgment.text, acknowledgment.show_alert = text[:_MAX_ALERT_CHARS], True
             try:
-                await self._api.call(acknowledgement)
+                await self._api.call(acknowledgment)
             except errors.PlatformError as error:
                 _log.info("telegram_button_press_not_acknowledged", reason=str(error))
 
@@ -232,14 +232,14 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         """Poll once; return unparsed updates, so that an invalid update does not affect others."""
         # After a failure, poll without waiting, to notice early that it is over. In a conflict,
         # wait, because each poll interrupts the other process.
-        is_short = self.connection_error is not None and not self._has_conflict
-        timeout = 0 if is_short else self._settings.poll_seconds
-        fields = {"offset": offset, "timeout": timeout, "allowed_updates": UPDATE_TYPES}
+        polls_without_waiting = self.connection_error is not None and not self._has_conflict
+        timeout_seconds = 0 if polls_without_waiting else self._settings.poll_seconds
+        fields = {"offset": offset, "timeout": timeout_seconds, "allowed_updates": UPDATE_TYPES}
         seconds = self._settings.poll_seconds + api.CALL_SECONDS
         start = self._clock.monotonic()
-        updates = await self._api.send("getUpdates", fields, seconds)
-        self._poll_ended_early = self._clock.monotonic() - start < timeout / 2
-        raw_updates = api.decode_result(updates, list[dict[str, Any]])
+        response = await self._api.send("getUpdates", fields, seconds)
+        self._poll_ended_early = self._clock.monotonic() - start < timeout_seconds / 2
+        raw_updates = api.decode_result(response, list[dict[str, Any]])
         return [one for one in raw_updates if isinstance(one.get("update_id"), int)]
 
     def _convert_updates(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
@@ -259,7 +259,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         await self._retry_until_answered(lambda: intake.receive(incomings, cursors))
 
     async def _retry_until_answered(self, call: Callable[[], Awaitable[Response]]) -> Response:
-        tries = 0
+        failure_count = 0
         while True:
             try:
                 response = await call()
@@ -272,12 +272,12 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 POLLING_CONFLICTS.inc(has_conflict)
                 self._set_connection_error(str(error), has_conflict=has_conflict)
                 self._is_catching_up = True
-                await self._clock.sleep(_pause_seconds(error, tries))
-                tries += 1
+                await self._clock.sleep(_retry_pause_seconds(error, failure_count))
+                failure_count += 1
             except errors.StoreError as error:
                 self._set_connection_error(f"messages cannot be stored: {error}")
-                await self._clock.sleep(_pause_seconds(error, tries))
-                tries += 1
+                await self._clock.sleep(_retry_pause_seconds(error, failure_count))
+                failure_count += 1
             else:
                 self._set_connection_error(None)
                 return response
@@ -285,7 +285,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def _wait_for_token(self, error: errors.TokenRejected) -> None:
         self.connection_error, self._has_conflict = str(error), False
         self._is_catching_up = True
-        await self._api.token.wait_for_retry(self._api.used_token, error)
+        await self._api.token.wait_for_retry(self._api.current_token, error)
 
     def _set_connection_error(self, reason: str | None, *, has_conflict: bool = False) -> None:
         if reason != self.connection_error:
@@ -312,17 +312,17 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def private_chat_instructions(self, person: str) -> Text:
         if self._bot is None:
             self._bot = await self._api.call(GetMe())
-        link = f"t.me/{self._bot.username}"
+        chat_link = f"t.me/{self._bot.username}"
         if not person.removeprefix("telegram:").isdecimal():
             return translatable(
                 "My reply is for you alone. Write under your own name, open a chat with me"
                 " ({link}), then ask again.",
-                link=link,
+                link=chat_link,
             )
         return translatable(
             "My reply is for you alone. Open a chat with me ({link}) and press Start, then ask"
             " again here.",
-            link=link,
+            link=chat_link,
         )
 
     @override
@@ -346,9 +346,9 @@ def offset_cursor_name(bot_id: str) -> str:
     return f"{source_name('telegram', bot_id)}:offset"
 
 
-def _pause_seconds(error: errors.TroupeError, tries: int) -> float:
+def _retry_pause_seconds(error: errors.TroupeError, failure_count: int) -> float:
     if isinstance(error, errors.RateLimited):
         return error.retry_after_seconds
     has_conflict = isinstance(error, api.PollingConflict)
-    max_seconds = _MAX_CONFLICT_PAUSE_SECONDS if has_conflict else _MAX_PAUSE_SECONDS
-    return float(min(_FIRST_PAUSE_SECONDS * 2 ** min(tries, 10), max_seconds))
+    max_seconds = _MAX_CONFLICT_PAUSE_SECONDS if has_conflict else _MAX_RETRY_PAUSE_SECONDS
+    return float(min(_FIRST_RETRY_PAUSE_SECONDS * 2 ** min(failure_count, 10), max_seconds))

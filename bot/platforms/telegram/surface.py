@@ -23,8 +23,8 @@ from bot.platforms.telegram.api import (
     ReplyNotFound,
     decode_result,
 )
-from bot.platforms.telegram.incoming import ephemeral_id
-from bot.platforms.telegram.limits import GROUP, PRIVATE
+from bot.platforms.telegram.incoming import format_ephemeral_id
+from bot.platforms.telegram.limits import GROUP_LIMITS, PRIVATE_LIMITS
 from bot.platforms.telegram.markup import (
     render_markdown,
     render_plain,
@@ -59,9 +59,9 @@ class TelegramSurface(Surface):
     ) -> None:
         self._api = api
         self._chats = chats or MovedChats()
-        self._private_limits = replace(PRIVATE, has_drafts=has_drafts, reaction=_to_reaction)
+        self._private_limits = replace(PRIVATE_LIMITS, has_drafts=has_drafts, reaction=_to_reaction)
         self._group_limits = replace(
-            GROUP, has_private_chats=True, opens_responses=True, reaction=_to_reaction
+            GROUP_LIMITS, has_private_chats=True, opens_responses=True, reaction=_to_reaction
         )
         link = "https://t.me/c/{chat}/{message}"
         self._supergroup_limits = replace(self._group_limits, message_link=link)
@@ -80,24 +80,24 @@ class TelegramSurface(Surface):
         if message.private_to is not None:
             return await self._send_ephemeral_placeholder(message, message.private_to)
         return await self._chats.call_in_chat(
-            message.address, lambda chat: self._send(message, chat)
+            message.address, lambda chat: self._send_to_chat(message, chat)
         )
 
-    async def _send(self, message: OutgoingMessage, chat: CurrentChat) -> str:
+    async def _send_to_chat(self, message: OutgoingMessage, chat: CurrentChat) -> str:
         topic = _topic_id(message.address)
         target: dict[str, Any] = {"chat_id": chat.chat, "message_thread_id": topic}
         reply_to = chat.to_wire(message.reply_to)
         if reply_to is not None:
             # Send the answer even if the question was deleted.
-            reply = {"message_id": reply_to, "allow_sending_without_reply": True}
-            target["reply_parameters"] = reply
+            reply_parameters = {"message_id": reply_to, "allow_sending_without_reply": True}
+            target["reply_parameters"] = reply_parameters
         try:
             return chat.from_wire(await self._send_with_target(message, target))
         except ReplyNotFound:  # some servers ignore `allow_sending_without_reply`
             target.pop("reply_parameters", None)
             return chat.from_wire(await self._send_with_target(message, target))
 
-    async def _send_ephemeral_placeholder(self, message: OutgoingMessage, reader: str) -> str:
+    async def _send_ephemeral_placeholder(self, message: OutgoingMessage, reader_id: str) -> str:
         """Send a placeholder that only one reader sees, in response to a command or button press.
 
         Return its id. See https://core.telegram.org/bots/api#ephemeral-messages-and-commands. A
@@ -106,22 +106,22 @@ class TelegramSurface(Surface):
         """
         if message.interaction is None or message.file is not None or not self._can_hide_messages:
             raise Refused("Telegram cannot show this message to only one person")
-        person, command = reader.partition(":")[2], _EPHEMERAL_ID.fullmatch(message.interaction)
-        recipient: dict[str, Any] = {"receiver_user_id": int(person)}
+        person, command = reader_id.partition(":")[2], _EPHEMERAL_ID.fullmatch(message.interaction)
+        recipient_fields: dict[str, Any] = {"receiver_user_id": int(person)}
         target: dict[str, Any] = {"message_thread_id": _topic_id(message.address)}
         if command is not None:
             target["reply_parameters"] = {"ephemeral_message_id": int(command["id"])}
         else:
-            recipient["callback_query_id"] = message.interaction
+            recipient_fields["callback_query_id"] = message.interaction
         # Bot API 10.2 expects the fields themselves, and 10.3 expects them as parameters.
-        target |= {**recipient, "ephemeral_message_parameters": recipient}
+        target |= {**recipient_fields, "ephemeral_message_parameters": recipient_fields}
 
         async def send(chat: CurrentChat) -> str:
             fields = {"chat_id": chat.chat, **target}
             response = await self._send_text("sendMessage", message.content, fields)
             ids = decode_result(response, _SentMessage)
             if ids.ephemeral_message_id is not None:
-                return ephemeral_id(int(person), ids.ephemeral_message_id)
+                return format_ephemeral_id(int(person), ids.ephemeral_message_id)
             self._can_hide_messages = False
             _log.warning("ephemeral_messages_unsupported")
             await self._api.call(DeleteMessage(chat_id=chat.chat, message_id=ids.message_id))
@@ -150,8 +150,8 @@ class TelegramSurface(Surface):
     async def _send_with_target(self, message: OutgoingMessage, target: Mapping[str, Any]) -> int:
         if message.file is not None:
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
-            upload = SendDocument(document=document, **_render_caption(message.content), **target)
-            return (await self._api.call(upload)).message_id
+            request = SendDocument(document=document, **_render_caption(message.content), **target)
+            return (await self._api.call(request)).message_id
         response = await self._send_text("sendMessage", message.content, target)
         return decode_result(response, _SentMessage).message_id
 
@@ -160,8 +160,8 @@ class TelegramSurface(Surface):
         self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         with suppress(NotModified):
-            if ephemeral := _EPHEMERAL_ID.fullmatch(message_id):
-                await self._change_ephemeral_message(address, ephemeral, content)
+            if ephemeral_match := _EPHEMERAL_ID.fullmatch(message_id):
+                await self._change_ephemeral_message(address, ephemeral_match, content)
                 return
             await self._chats.call_in_chat(
                 address,
@@ -170,15 +170,15 @@ class TelegramSurface(Surface):
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
-        def method(chat: CurrentChat) -> DeleteMessage:
+        def to_deletion(chat: CurrentChat) -> DeleteMessage:
             number = _require_current_id(chat, message_id)
             return DeleteMessage(chat_id=chat.chat, message_id=number)
 
         with suppress(MessageNotFound):
-            if ephemeral := _EPHEMERAL_ID.fullmatch(message_id):
-                await self._change_ephemeral_message(address, ephemeral, None)
+            if ephemeral_match := _EPHEMERAL_ID.fullmatch(message_id):
+                await self._change_ephemeral_message(address, ephemeral_match, None)
                 return
-            await self._chats.call_in_chat(address, lambda chat: self._api.call(method(chat)))
+            await self._chats.call_in_chat(address, lambda chat: self._api.call(to_deletion(chat)))
 
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
@@ -219,45 +219,45 @@ class TelegramSurface(Surface):
         With `search.duplicate_of`, search for another copy of a known message.
         """
         return await self._chats.call_in_chat(
-            message.address, lambda chat: self._find(message, chat, search)
+            message.address, lambda chat: self._find_in_chat(message, chat, search)
         )
 
-    async def _find(
+    async def _find_in_chat(
         self, message: OutgoingMessage, chat: CurrentChat, search: MessageSearch
     ) -> str | None:
         known_ids = {wire_id for one in search.known if (wire_id := chat.to_wire(one)) is not None}
         oldest_id = chat.to_wire(search.after) or 0
         if search.duplicate_of is None:
             after_id = max([oldest_id, *known_ids])
-            found_id = await self._search(message, chat.chat, after_id, known_ids)
+            found_id = await self._search_forward(message, chat.chat, after_id, known_ids)
         elif (sent_id := chat.to_wire(search.duplicate_of)) is None:
             return None  # the message is in the old group, which became a supergroup
         else:
             found_id = await self._find_duplicate(message, chat.chat, oldest_id, known_ids, sent_id)
         return None if found_id is None else chat.from_wire(found_id)
 
-    async def _search(
+    async def _search_forward(
         self, message: OutgoingMessage, chat: int, after_id: int, known_ids: Set[int]
     ) -> int | None:
         search_key = (chat, message.nonce)
-        candidate = max(after_id, self._search_progress.get(search_key, 0))
-        probes = missing_ids = 0
-        has_gaps = _is_private(message.address)
-        while probes < _MAX_PROBES and (has_gaps or missing_ids < _MAX_MISSING_IDS):
-            candidate += 1
-            if candidate in known_ids:
-                missing_ids = 0
+        candidate_id = max(after_id, self._search_progress.get(search_key, 0))
+        probe_count = missing_count = 0
+        may_have_gaps = _is_private(message.address)
+        while probe_count < _MAX_PROBES and (may_have_gaps or missing_count < _MAX_MISSING_IDS):
+            candidate_id += 1
+            if candidate_id in known_ids:
+                missing_count = 0
                 continue
-            probes += 1
-            match await self._probe_message(message, chat, candidate):
+            probe_count += 1
+            match await self._probe_message(message, chat, candidate_id):
                 case "match":
                     self._search_progress.pop(search_key, None)
-                    return candidate
+                    return candidate_id
                 case "other message":
-                    missing_ids = 0
-                    self._search_progress[search_key] = candidate
+                    missing_count = 0
+                    self._search_progress[search_key] = candidate_id
                 case "no message":
-                    missing_ids += 1
+                    missing_count += 1
         self._search_progress.pop(search_key, None)
         return None
 
@@ -265,7 +265,7 @@ class TelegramSurface(Surface):
         self, message: OutgoingMessage, chat: int, oldest_id: int, known_ids: Set[int], sent_id: int
     ) -> int | None:
         """Search for a duplicate of the message `sent_id`: first after it, then before it."""
-        found_id = await self._search(message, chat, sent_id, known_ids)
+        found_id = await self._search_forward(message, chat, sent_id, known_ids)
         if found_id is not None:
             return found_id
         lower_bound = max([oldest_id, *(one for one in known_ids if one < sent_id)])
@@ -313,7 +313,7 @@ class TelegramSurface(Surface):
         except ContentRefused:
             if not any(one.type == MessageEntityType.TEXT_LINK for one in entities or ()):
                 raise
-        text, entities = _render_text(content, has_links=False)
+        text, entities = _render_text(content, keep_links=False)
         return await self._api.send(method, {"text": text, "entities": entities, **fields})
 
 
@@ -349,13 +349,13 @@ def _render_caption(content: MessageContent) -> dict[str, Any]:
 
 
 def _render_text(
-    content: MessageContent, *, has_links: bool = True
+    content: MessageContent, *, keep_links: bool = True
 ) -> tuple[str, list[MessageEntity] | None]:
     if content.is_plain:
         return render_plain(content.named_text), None
     if not content.thoughts:
-        return render_markdown(content.named_text, has_links=has_links)
-    return render_with_folded(content.named_text, f"💭 {content.thoughts}", has_links=has_links)
+        return render_markdown(content.named_text, keep_links=keep_links)
+    return render_with_folded(content.named_text, f"💭 {content.thoughts}", keep_links=keep_links)
 
 
 class _SentMessage(msgspec.Struct):

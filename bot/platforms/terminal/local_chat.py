@@ -37,11 +37,11 @@ class LocalChat:
     """The terminal's chat; a fresh chat has a new name, so it has no history of earlier runs."""
 
     def __init__(
-        self, chat: str = "", locale: str | None = None, *, is_fresh: bool = False
+        self, chat: str = "", locale: str | None = None, *, is_new_chat: bool = False
     ) -> None:
         self.run = uuid.uuid4().hex
         """A random id, which distinguishes message ids from those of earlier runs."""
-        if is_fresh:
+        if is_new_chat:
             chat = f"{chat or 'pipe'}-{self.run[:12]}"
         self.address = Address("terminal", chat or "local")
         self.person = to_person(login_name())

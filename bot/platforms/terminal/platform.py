@@ -29,12 +29,12 @@ def create_platform(_settings: None, context: PlatformContext) -> Platform:
         command = install_command("prompt_toolkit")
         sys.stderr.write(f"troupe: to get completion and history, run {command}\n")
     elif is_terminal:
-        screen = import_module("bot.platforms.terminal.screen_platform")
-        client: Platform | None = screen.create_platform(context)
-        if client is not None:
-            return client
+        screen_module = import_module("bot.platforms.terminal.screen_platform")
+        screen_platform: Platform | None = screen_module.create_platform(context)
+        if screen_platform is not None:
+            return screen_platform
     is_pipe = sys.stdin is None or not sys.stdin.isatty()
-    chat = LocalChat(context.chat, context.locale, is_fresh=is_pipe)
+    chat = LocalChat(context.chat, context.locale, is_new_chat=is_pipe)
     return TerminalPlatform(wait_until_idle=context.wait_until_idle, chat=chat)
 
 
@@ -72,10 +72,10 @@ class TerminalPlatform(LocalPlatform):
             self.surface.end_line()
 
     async def _handle_line(self, line: str, intake: Intake) -> None:
-        word, _, rest = line.strip().partition(" ")
+        word, _, argument = line.strip().partition(" ")
         if word == "/as":
-            notice = self._chat.rename(rest)
-            if not rest.strip():
+            notice = self._chat.rename(argument)
+            if not argument.strip():
                 self.surface.print_plain(notice)
         elif word:
             await intake.receive([self._chat.to_incoming_message(line)], {})
@@ -131,10 +131,10 @@ async def read_lines(source: int | None) -> AsyncIterator[str]:
     if source is None:
         return
     loop = asyncio.get_running_loop()
-    lines: asyncio.Queue[str] = asyncio.Queue()
+    line_queue: asyncio.Queue[str] = asyncio.Queue()
     free_slots = threading.Semaphore(_MAX_LINES_AHEAD)
 
-    def read() -> None:
+    def read_into_queue() -> None:
         with contextlib.suppress(RuntimeError):  # the event loop was closed
             with (
                 contextlib.suppress(OSError),  # the terminal was closed
@@ -142,10 +142,10 @@ async def read_lines(source: int | None) -> AsyncIterator[str]:
             ):
                 while line := file.readline(_MAX_LINE_CHARS):
                     free_slots.acquire()
-                    loop.call_soon_threadsafe(lines.put_nowait, line)
-            loop.call_soon_threadsafe(lines.put_nowait, "")
+                    loop.call_soon_threadsafe(line_queue.put_nowait, line)
+            loop.call_soon_threadsafe(line_queue.put_nowait, "")
 
-    threading.Thread(target=read, name="read terminal", daemon=True).start()
-    while line := await lines.get():
+    threading.Thread(target=read_into_queue, name="read terminal", daemon=True).start()
+    while line := await line_queue.get():
         free_slots.release()
         yield line.removesuffix("\n")

@@ -29,7 +29,7 @@ _THEME = Theme(
     }
 )
 _LABEL_COLORS = ("cyan", "magenta", "green", "yellow", "blue")
-_BLANK_EDGES = re.compile(r"\A(?:(?:\x1b\[[\d;]*m| )*\n)+|(?:\n(?:\x1b\[[\d;]*m| )*)+\Z")
+_BLANK_EDGE_LINES = re.compile(r"\A(?:(?:\x1b\[[\d;]*m| )*\n)+|(?:\n(?:\x1b\[[\d;]*m| )*)+\Z")
 _TRAILING_SPACES = re.compile(r" +((?:\x1b\[0m)?)$", re.MULTILINE)
 _SPEAKER_LINE = re.compile(r"\[([^\n]+)\](?:\n|\Z)")
 
@@ -37,7 +37,7 @@ _SPEAKER_LINE = re.compile(r"\[([^\n]+)\](?:\n|\Z)")
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable(["strikethrough", "table"])
 
 
-class _PlainCode(CodeBlock):
+class _PlainCodeBlock(CodeBlock):
     """A code block that is easy to copy: it has no background, and wraps only if nested."""
 
     @override
@@ -63,8 +63,8 @@ class _ChatMarkdown(Markdown):
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {
         **Markdown.elements,
         "heading_open": _LeftAlignedHeading,
-        "fence": _PlainCode,
-        "code_block": _PlainCode,
+        "fence": _PlainCodeBlock,
+        "code_block": _PlainCodeBlock,
     }
 
     def __init__(self, source: str) -> None:
@@ -80,27 +80,27 @@ class _ChatMarkdown(Markdown):
 class TextRenderer:
     """Renders texts as lines with ANSI color codes for a terminal that is `columns()` wide."""
 
-    def __init__(self, columns: Callable[[], int]) -> None:
-        self._columns = columns
+    def __init__(self, get_columns: Callable[[], int]) -> None:
+        self._columns = get_columns
         self._console = Console(
             file=io.StringIO(), force_terminal=True, highlight=False, theme=_THEME, emoji=False
         )
 
     def render_answer(self, source: str) -> str:
         """Render a Markdown answer, whose first line may name the speaker, as in "[Nora]"."""
-        speaker = _SPEAKER_LINE.match(source)
-        if speaker is None:
+        speaker_match = _SPEAKER_LINE.match(source)
+        if speaker_match is None:
             return self._render_markdown(source)
-        color = _LABEL_COLORS[sum(speaker[1].encode()) % len(_LABEL_COLORS)]
-        label = Text(speaker[1], f"bold {color}", overflow="ellipsis", no_wrap=True)
-        text = self._render_markdown(source[speaker.end() :])
+        color = _LABEL_COLORS[sum(speaker_match[1].encode()) % len(_LABEL_COLORS)]
+        label = Text(speaker_match[1], f"bold {color}", overflow="ellipsis", no_wrap=True)
+        text = self._render_markdown(source[speaker_match.end() :])
         return f"{self._render(label)}\n{text}".rstrip("\n")
 
     def render_plain(self, text: str, style: str = "") -> str:
         return self._render(Text(text, style))
 
     def _render_markdown(self, source: str) -> str:
-        return _BLANK_EDGES.sub("", self._render(_ChatMarkdown(source)))
+        return _BLANK_EDGE_LINES.sub("", self._render(_ChatMarkdown(source)))
 
     def _render(self, content: RenderableType) -> str:
         self._console.width = max(self._columns() - 1, 10)  # some terminals wrap a full line

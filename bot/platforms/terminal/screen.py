@@ -24,17 +24,17 @@ from bot.chat.command import CommandSpec
 from bot.texts.text import to_translatable, translatable, translate
 
 _SPINNER_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
-_SPINNER_SECONDS = 0.25
+_SECONDS_PER_FRAME = 0.25
 _SECONDS_BEFORE_SPINNER = 0.3  # most commands take less time
 _ROWS_BELOW_ANSWER = 4  # rows for the prompt, the status and blank lines
 _CTRL_C_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
-def open_history(file: Path | None, flags: int = 0) -> History:
+def open_history(file: Path | None, open_flags: int = 0) -> History:
     """Open the private file of earlier input lines, or keep lines in memory if that fails."""
     if file is not None:
         with contextlib.suppress(OSError):
-            os.close(os.open(file, os.O_CREAT | os.O_WRONLY | flags, 0o600))
+            os.close(os.open(file, os.O_CREAT | os.O_WRONLY | open_flags, 0o600))
             return FileHistory(str(file))
     return InMemoryHistory()
 
@@ -45,11 +45,11 @@ class CommandCompleter(Completer):
     def __init__(
         self,
         commands: Sequence[CommandSpec],
-        complete_preset: Callable[[str], Sequence[str]],
+        suggest_presets: Callable[[str], Sequence[str]],
         language: str = "en",
     ) -> None:
         self._commands = commands
-        self._complete_preset = complete_preset
+        self._suggest_presets = suggest_presets
         self._language = language
 
     @override
@@ -58,13 +58,13 @@ class CommandCompleter(Completer):
     ) -> Iterable[Completion]:
         text = document.text_before_cursor
         if text.startswith("/") and "\n" not in text:
-            yield from self._complete(self._commands, text[1:], mark="/")
+            yield from self._suggest_completions(self._commands, text[1:], mark="/")
 
-    def _complete(
+    def _suggest_completions(
         self, specs: Sequence[CommandSpec], text: str, mark: str = ""
     ) -> Iterator[Completion]:
-        name, space, rest = text.partition(" ")
-        if not space:
+        name, separator, typed = text.partition(" ")
+        if not separator:
             for spec in specs:
                 if spec.name.startswith(name.lower()):
                     label = f"{mark}{spec.name}"
@@ -73,11 +73,11 @@ class CommandCompleter(Completer):
             return
         for spec in specs:
             if spec.name == name.lower():
-                yield from self._complete(spec.actions, rest)
+                yield from self._suggest_completions(spec.actions, typed)
                 for option in spec.options:
-                    values = self._complete_preset(rest) if option.can_suggest else option.choices
-                    matches = [one for one in values if option.can_suggest or one.startswith(rest)]
-                    yield from (Completion(one, -len(rest)) for one in matches)
+                    values = self._suggest_presets(typed) if option.can_suggest else option.choices
+                    matches = [one for one in values if option.can_suggest or one.startswith(typed)]
+                    yield from (Completion(one, -len(typed)) for one in matches)
 
 
 class ChatScreen:
@@ -115,7 +115,7 @@ class ChatScreen:
             complete_while_typing=Condition(lambda: buffer.text.startswith("/")),
             key_bindings=self._key_bindings(),
             enable_suspend=True,
-            refresh_interval=_SPINNER_SECONDS,
+            refresh_interval=_SECONDS_PER_FRAME,
             erase_when_done=True,
             input=input_ or create_input(),
             output=self._output,
@@ -165,17 +165,17 @@ class ChatScreen:
 
     def _prompt_text(self) -> StyleAndTextTuples:
         columns = self.columns
-        waiting = [_crop_line(f"⏎ {line}", columns) for line in self._waiting_lines]
-        rows = max(self._output.get_size().rows - _ROWS_BELOW_ANSWER - len(waiting), 1)
-        parts: StyleAndTextTuples = []
-        for line in self._answer_lines[-rows:]:
-            parts += [*to_formatted_text(ANSI(line)), ("", "\n")]
-        for line in (self._status_text(), *waiting):
+        cropped_lines = [_crop_line(f"⏎ {line}", columns) for line in self._waiting_lines]
+        row_count = max(self._output.get_size().rows - _ROWS_BELOW_ANSWER - len(cropped_lines), 1)
+        prompt_parts: StyleAndTextTuples = []
+        for line in self._answer_lines[-row_count:]:
+            prompt_parts += [*to_formatted_text(ANSI(line)), ("", "\n")]
+        for line in (self._status_text(), *cropped_lines):
             if line:
-                parts.append(("class:dim fg:ansibrightblack", f"{line}\n"))
-        if parts:
-            parts.append(("", "\n"))
-        return [*parts, ("bold fg:ansigreen", f"{self.name}> ")]
+                prompt_parts.append(("class:dim fg:ansibrightblack", f"{line}\n"))
+        if prompt_parts:
+            prompt_parts.append(("", "\n"))
+        return [*prompt_parts, ("bold fg:ansigreen", f"{self.name}> ")]
 
     def _status_text(self) -> str:
         if self._ctrl_c_ends_chat:
@@ -185,11 +185,11 @@ class ChatScreen:
         seconds = time.monotonic() - self._busy_since
         if seconds < _SECONDS_BEFORE_SPINNER:
             return ""
-        frame = _SPINNER_FRAMES[int(seconds / _SPINNER_SECONDS) % len(_SPINNER_FRAMES)]
+        spinner_frame = _SPINNER_FRAMES[int(seconds / _SECONDS_PER_FRAME) % len(_SPINNER_FRAMES)]
         status = translatable(
             "waiting for the answer … {seconds} s (Ctrl-C to stop)", seconds=f"{seconds:.0f}"
         )
-        return f"{frame} {translate(status, self._language)}"
+        return f"{spinner_frame} {translate(status, self._language)}"
 
     def _accept_line(self, buffer: Buffer) -> bool:
         if buffer.text.strip():
@@ -237,5 +237,5 @@ def _open_output() -> Output:
 
 
 def _crop_line(text: str, columns: int) -> str:
-    first_line, *more = chop_cells(" ".join(text.split()), columns // 2)
-    return f"{first_line} …" if more else first_line
+    first_line, *cropped_parts = chop_cells(" ".join(text.split()), columns // 2)
+    return f"{first_line} …" if cropped_parts else first_line

@@ -30,7 +30,7 @@ _WELCOME = translatable(
     "Alt-Enter starts a new line, Tab completes a command, Ctrl-C stops an answer."
 )
 _NOTICE_STYLE, _QUESTION_STYLE = "dim", "green"
-_LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
+_SCREEN_LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
 
 
 class ScreenPlatform(LocalPlatform):
@@ -49,11 +49,11 @@ class ScreenPlatform(LocalPlatform):
         self._line_entered = asyncio.Event()
         self._stop_requested = asyncio.Event()
         self._is_busy = False
-        folder = context.data_dir
-        self._history_file = folder / HISTORY_FILE if folder else None
+        data_dir = context.data_dir
+        self._history_file = data_dir / HISTORY_FILE if data_dir else None
         self._screen = ChatScreen(
             open_history(self._history_file),
-            CommandCompleter([*context.commands, *OWN_COMMANDS], context.complete_preset, language),
+            CommandCompleter([*context.commands, *OWN_COMMANDS], context.suggest_presets, language),
             self._queue_line,
             self._stop_requested.set,
             language=language,
@@ -72,26 +72,26 @@ class ScreenPlatform(LocalPlatform):
             return
 
     async def _chat_until_end(self, intake: Intake) -> None:
-        reading = asyncio.create_task(self._screen.read(), name="read terminal")
-        answering = asyncio.create_task(self._answer_lines(intake), name="answer terminal")
-        stopping = asyncio.create_task(self._send_stop_commands(intake), name="stop answers")
-        tasks = {reading, answering, stopping}
+        read_task = asyncio.create_task(self._screen.read(), name="read terminal")
+        answer_task = asyncio.create_task(self._answer_lines(intake), name="answer terminal")
+        stop_task = asyncio.create_task(self._send_stop_commands(intake), name="stop answers")
+        tasks = {read_task, answer_task, stop_task}
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
                     task.result()  # re-raises the task's error
-            if reading.done():  # ended by Ctrl-C, which has already stopped the answer
+            if read_task.done():  # ended by Ctrl-C, which has already stopped the answer
                 self._lines.clear()
                 self._queue_line("/quit")
-                await asyncio.wait({answering}, timeout=_STOP_TIMEOUT_SECONDS)
+                await asyncio.wait({answer_task}, timeout=_STOP_TIMEOUT_SECONDS)
         except EOFError:  # the terminal was closed; answer the lines entered before
             self._queue_line("/quit")
-            await answering
+            await answer_task
         finally:
             self._screen.close()
-            if not reading.done():
-                await asyncio.wait({reading})
+            if not read_task.done():
+                await asyncio.wait({read_task})
             await cancel_and_wait(tasks)
             self.surface.end_message()
 
@@ -118,9 +118,9 @@ class ScreenPlatform(LocalPlatform):
 
     async def _handle_line(self, line: str, intake: Intake) -> None:
         self.surface.print_plain(f"{self._chat.person.name}> {line}", _QUESTION_STYLE)
-        word, _, rest = line.strip().partition(" ")
+        word, _, argument = line.strip().partition(" ")
         if word == "/as":
-            self.surface.print_plain(self._chat.rename(rest), _NOTICE_STYLE)
+            self.surface.print_plain(self._chat.rename(argument), _NOTICE_STYLE)
             self._screen.name = self._chat.person.name
             return
         await intake.receive([self._chat.to_incoming_message(line)], {})
@@ -162,7 +162,7 @@ class ScreenSurface(PrintingSurface):
 
     @override
     def limits(self, address: Address) -> Limits:
-        return _LIMITS
+        return _SCREEN_LIMITS
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:

@@ -7,7 +7,7 @@ import discord
 
 from bot.chat.command import CommandOption, CommandSpec
 from bot.commands import handlers
-from bot.platforms.discord.commands import LOCALES, to_command_payload
+from bot.platforms.discord.commands import LOCALES_BY_LANGUAGE, to_command_payload
 from bot.texts.text import LANGUAGES
 from tests.platforms.discord.conftest import COMMANDS
 
@@ -36,7 +36,7 @@ def test_option_choices_are_listed() -> None:
 
 
 def test_descriptions_are_translated() -> None:
-    assert set(LOCALES) == set(LANGUAGES[1:])
+    assert set(LOCALES_BY_LANGUAGE) == set(LANGUAGES[1:])
     for spec in handlers.COMMANDS:
         payload = to_command_payload(spec)
         for one in (payload, *payload["options"]):

@@ -217,5 +217,5 @@ def test_guilds_belong_to_one_shard_and_direct_messages_to_the_first() -> None:
 
 def test_stored_session_is_parsed_and_malformed_text_is_none() -> None:
     session = GatewaySession("a", 7, "wss://resume")
-    assert GatewaySession.from_stored(session.to_stored()) == session
-    assert GatewaySession.from_stored("{}") is None
+    assert GatewaySession.from_stored_text(session.to_stored_text()) == session
+    assert GatewaySession.from_stored_text("{}") is None

@@ -202,7 +202,9 @@ async def test_error_tells_whether_the_message_may_have_arrived(
     error: type[PlatformError],
     reason: str | None,
 ) -> None:
-    monkeypatch.setattr(rest, "_TIMEOUT_SECONDS", 0.5 if "delay" in fault else PATIENCE_SECONDS)
+    monkeypatch.setattr(
+        rest, "_REQUEST_TIMEOUT_SECONDS", 0.5 if "delay" in fault else PATIENCE_SECONDS
+    )
     chat.wire.fault("POST", "/channels/*/messages", **fault)
     with pytest.raises(error, match=reason):
         await chat.send()

@@ -98,7 +98,7 @@ async def chatting(
     """Chat as alice in a terminal; yield the platform's task."""
     context = PlatformContext(
         commands=COMMANDS,
-        complete_preset=lambda typed: [one for one in ("nora", "luna") if one.startswith(typed)],
+        suggest_presets=lambda typed: [one for one in ("nora", "luna") if one.startswith(typed)],
         wait_until_idle=service.wait_until_idle,
         data_dir=folder,
         locale=locale,

@@ -9,12 +9,12 @@ import pytest
 
 from bot.errors import TemplateError
 from bot.templates import JinjaTemplate, get, names
-from bot.templates.registry import FAMILIES
+from bot.templates.registry import FAMILY_NAMES
 from tests.shared_data import golden
 from tests.templates.published_templates import published_templates
 
 COUNTERPARTS = tomllib.loads(Path(__file__).with_name("counterparts.toml").read_text("utf-8"))
-every_family = pytest.mark.parametrize("family", FAMILIES)
+every_family = pytest.mark.parametrize("family", FAMILY_NAMES)
 
 
 @every_family
@@ -45,8 +45,8 @@ def test_families_are_registered_with_tokens_and_stop_words() -> None:
     assert template.bos_token == "<|begin_of_text|>"
     assert template.stop_words == ("<|eot_id|>",)
     assert get("llama-3")(bos_token="").render([{"role": "user", "content": "x"}]).startswith("<|s")
-    assert set(FAMILIES) <= set(names())
-    assert len(FAMILIES) >= 30
+    assert set(FAMILY_NAMES) <= set(names())
+    assert len(FAMILY_NAMES) >= 30
 
 
 def test_families_pass_template_variables_to_the_template() -> None:

@@ -36,7 +36,7 @@ ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% 
 
 @pytest.fixture
 async def pool() -> AsyncIterator[RenderProcessPool]:
-    async with RenderProcessPool(processes=1) as running:
+    async with RenderProcessPool(process_count=1) as running:
         yield running
 
 
@@ -195,7 +195,7 @@ import asyncio
 from bot.templates.render_pool import RenderProcessPool
 
 async def main():
-    async with RenderProcessPool(processes=1) as pool:
+    async with RenderProcessPool(process_count=1) as pool:
         print(pool.process_ids[0], flush=True)
         await asyncio.sleep(60)
 
