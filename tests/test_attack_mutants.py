@@ -174,7 +174,7 @@ def test_mutated_text_can_be_stored_and_is_one_line_in_logs(text: str) -> None:
     stream, root = io.StringIO(), logging.getLogger()
     handlers, before = root.handlers, structlog.get_config()
     try:
-        configure_logs(form="console", level="info", secrets=(), stream=stream)
+        configure_logs(log_format="console", level="info", secrets=(), stream=stream)
         logging.getLogger("aiogram").warning("said %s", stored)
     finally:
         root.handlers = handlers

@@ -141,7 +141,7 @@ def serve(
         sys.stdout = JsonLines(sys.stdout, lambda: settings.log_format == "json")
         sys.excepthook = log_crash
     configure_logs(
-        form=settings.log_format,
+        log_format=settings.log_format,
         level=settings.log_level,
         secrets=collect_secrets(settings),
         stream=open_log_stream(log_file),

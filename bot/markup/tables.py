@@ -23,7 +23,7 @@ def format_table(rows: Sequence[Sequence[str]], alignments: Sequence[str]) -> st
     if is_too_wide or any(width > _MAX_CELL_WIDTH for width in widths):
         return _format_as_list(full_rows)
     column_alignments = [*alignments, *[""] * column_count][:column_count]
-    padded_rows = (map(_pad, row, widths, column_alignments) for row in full_rows)
+    padded_rows = (map(_pad_cell, row, widths, column_alignments) for row in full_rows)
     header_line, *body_lines = [_COLUMN_GAP.join(row).rstrip() for row in padded_rows]
     separator_line = "─┼─".join("─" * width for width in widths)
     return "\n".join([header_line, separator_line, *body_lines])
@@ -41,7 +41,7 @@ def _format_as_list(rows: Sequence[Sequence[str]]) -> str:
     return "\n\n".join(filter(None, paragraphs))
 
 
-def _pad(text: str, width: int, alignment: str) -> str:
+def _pad_cell(text: str, width: int, alignment: str) -> str:
     space_count = width - display_width(text)
     leading_space_count = {"right": space_count, "center": space_count // 2}.get(alignment, 0)
     return " " * leading_space_count + text + " " * (space_count - leading_space_count)

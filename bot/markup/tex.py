@@ -13,7 +13,7 @@ _SYMBOLS: Mapping[str, str] = {
 }
 _COMMANDS_WITHOUT_SYMBOL = frozenset(_TEX_TABLES["without_sign"].split())
 _STYLE_COMMANDS = frozenset(_TEX_TABLES["styles"].split())
-_DOUBLE_STRUCK = {"R": "ℝ", "N": "ℕ", "Z": "ℤ", "Q": "ℚ", "C": "ℂ", "P": "ℙ", "E": "𝔼"}
+_DOUBLE_STRUCK_LETTERS = {"R": "ℝ", "N": "ℕ", "Z": "ℤ", "Q": "ℚ", "C": "ℂ", "P": "ℙ", "E": "𝔼"}
 _SUPERSCRIPTS = dict(
     zip(
         "0123456789+-=()niabcdefghjklmoprstuvwxyzTVW",
@@ -101,8 +101,8 @@ class _TexConverter:
                 degree = _convert_to_script(self.convert_until("]", depth + 1), _SUPERSCRIPTS, "")
             return f"{degree}√{_parenthesize(self._convert_argument(depth))}"
         if name == "mathbb":
-            letter = self._convert_argument(depth)
-            return _DOUBLE_STRUCK.get(letter, letter)
+            argument = self._convert_argument(depth)
+            return _DOUBLE_STRUCK_LETTERS.get(argument, argument)
         if name in _STYLE_COMMANDS:
             return self._convert_argument(depth)
         if name in _COMMANDS_WITHOUT_SYMBOL:

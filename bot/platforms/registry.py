@@ -64,8 +64,8 @@ def create_platform(
     if (plugin := plugin_name("platforms", spec)) is None:
         platform: Platform = resolve_name(spec.factory)(settings, context)
         return platform
-    cursors = context.cursors and wrap_for_plugin(context.cursors)
-    context = wrap_for_plugin(context, cursors=cursors, web_channels=None)
+    cursor_store = context.cursor_store and wrap_for_plugin(context.cursor_store)
+    context = wrap_for_plugin(context, cursor_store=cursor_store, web_channels=None)
     thread = PluginThread(plugin, _TIMEOUT_SECONDS, OutcomeUnknown, (PlatformError, StoreError))
     platform = thread.call_factory(
         lambda: resolve_name(spec.factory)(settings, context), PluginFailed

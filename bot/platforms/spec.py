@@ -118,7 +118,7 @@ class PlatformContext:
     """The names of all commands, including those that no menu lists."""
     message_commands: Sequence[MessageCommandSpec] = ()
     """Commands for a message's menu, on platforms that have such menus."""
-    press_form: Callable[[ButtonPress], Awaitable[EditableText | None]] = _returning(None)
+    find_press_form: Callable[[ButtonPress], Awaitable[EditableText | None]] = _returning(None)
     """Returns the form that a button opens, or None if it opens none. The platform passes the
     submitted text to the intake as the value of another button press."""
     command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _returning(EditableText())
@@ -129,7 +129,7 @@ class PlatformContext:
     """Returns the values that complete the text typed for a command's option."""
     wait_until_idle: Callable[[], Awaitable[None]] = _returning(None)
     """Waits until all received messages are answered and all answers are sent."""
-    press_refusal: Callable[[ButtonPress], Awaitable[str | None]] = _returning(None)
+    find_press_refusal: Callable[[ButtonPress], Awaitable[str | None]] = _returning(None)
     """Returns a private notice if a person may not press a button, or None if they may."""
     is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _returning(False)
     """Returns whether a command's author may not use the bot in the channel. If so, the response
@@ -138,7 +138,7 @@ class PlatformContext:
     """Returns the limits of another platform's channels, or None if they are unknown."""
     web_channels: WebChannels | None = None
     clock: Clock = field(default_factory=SystemClock)
-    cursors: Intake | None = None
+    cursor_store: Intake | None = None
     """Stores cursors, even in a process that receives no messages; if None, none are stored."""
     data_dir: Path | None = None
     """A folder for the platform's own files; None if there is none."""

@@ -27,7 +27,7 @@ from bot.platforms.receiving import parse_cursors, parse_number
 from bot.platforms.spec import PlatformContext, PlatformSpec, WebChannels
 from bot.ports import Clock, Intake, SilenceExplainer, Surface
 
-_BOT_MENTION = re.compile(r"@(?:bot|troupe)\b[,:]?\s*", re.IGNORECASE)
+_BOT_MENTION_PATTERN = re.compile(r"@(?:bot|troupe)\b[,:]?\s*", re.IGNORECASE)
 DEFAULT_LIMITS = Limits(
     max_units=100_000,
     unit="characters",
@@ -92,7 +92,7 @@ def to_incoming_message(
     A channel with one person is a private chat. In a channel with several people, messages must
     address the bot as on Discord: by a mention, a reply, a name or a command.
     """
-    text, mention_match = message.text, _BOT_MENTION.search(message.text)
+    text, mention_match = message.text, _BOT_MENTION_PATTERN.search(message.text)
     if mention_match is not None and mention_match.start() == 0 and mention_match.end() < len(text):
         text = text[mention_match.end() :]
     has_one_person = len(channel.people) == 1
@@ -287,7 +287,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
     async def _refuse_press_if_forbidden(
         self, channel: WebChannel, message: WebMessage, press: ButtonPress
     ) -> bool:
-        refusal = await self._context.press_refusal(press)
+        refusal = await self._context.find_press_refusal(press)
         if refusal is not None:
             await self._channels.add(channel.id, [self._create_note(message.id, refusal)])
         return refusal is not None

@@ -146,7 +146,7 @@ def only_warnings_logged() -> Iterator[None]:
         structlog.configure(**previous_config)
 
 
-def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:
+def configure_logs(*, log_format: str, level: str, secrets: Iterable[str], stream: TextIO) -> None:
     """Log our events from `level` up, and libraries' warnings, to a stream; mask all secrets."""
     shared_processors: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -157,7 +157,7 @@ def configure_logs(*, form: str, level: str, secrets: Iterable[str], stream: Tex
         RECENT_EVENTS,
     ]
     json_renderer = structlog.processors.JSONRenderer()
-    renderer: Processor = json_renderer if form == "json" else render_for_console
+    renderer: Processor = json_renderer if log_format == "json" else render_for_console
     formatter = structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=shared_processors,
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
@@ -239,15 +239,15 @@ class RecentEvents:
         return FailedMessage(short_error_id(turn), turn, steps[-_MAX_STEPS_PER_MESSAGE:])
 
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(FailedMessage).decode
+_encode_note = msgspec.json.Encoder().encode
+_decode_note = msgspec.json.Decoder(FailedMessage).decode
 
 
 def create_failure_note(events: RecentEvents, turn: str) -> MessageNote:
     """Return a note for the database that contains the log of a failed message."""
     error_id = short_error_id(turn)
     message = events.find_failed_message(error_id) or FailedMessage(error_id, turn, ())
-    return MessageNote(_note_key(error_id), _encode(message).decode())
+    return MessageNote(_note_key(error_id), _encode_note(message).decode())
 
 
 async def find_failed_message(
@@ -262,7 +262,7 @@ def parse_failure_notes(notes: Iterable[str]) -> Sequence[FailedMessage]:
     messages = []
     for one in notes:
         with contextlib.suppress(msgspec.DecodeError):
-            messages.append(_decode(one))
+            messages.append(_decode_note(one))
     return messages
 
 

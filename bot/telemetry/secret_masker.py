@@ -179,11 +179,11 @@ class TokenFilter:
     def _releasable_length(self) -> int:
         """Return how many characters can be shown because they cannot become a secret token."""
         held_text, last_key_end = self._held_text, 0
-        while begin := _PRIVATE_KEY_BEGIN.search(held_text, last_key_end):
-            end = _PRIVATE_KEY_END.search(held_text, begin.end())
-            if end is None:
-                return begin.start()
-            last_key_end = end.end()
+        while key_begin := _PRIVATE_KEY_BEGIN.search(held_text, last_key_end):
+            key_end = _PRIVATE_KEY_END.search(held_text, key_begin.end())
+            if key_end is None:
+                return key_begin.start()
+            last_key_end = key_end.end()
         # Other formats contain no whitespace.
         start = max(last_key_end, len(held_text.rstrip(_PRINTABLE_ASCII)))
         word = held_text[start:]

@@ -23,7 +23,7 @@ WORD_JOINER = "\u2060"  # invisible and, unlike a zero-width space, not a line b
 
 _SPLITTING_METHODS = frozenset(("split", "rsplit", "partition", "rpartition", "replace"))
 # Forms of control tokens: <|im_end|>, <｜User｜>, <start_of_turn>, </s>, <<SYS>>, [INST].
-_CONTROL_TOKEN = re.compile(
+_CONTROL_TOKEN_PATTERN = re.compile(
     r"<<[^<>\s]{1,30}>>|<[^<>\s]{1,60}>|\[/?[A-Z][A-Z0-9_]{1,40}\]|\[g?MASK\]"
 )
 # Older models have headings instead: `### Instruction:`, `USER:`.
@@ -87,12 +87,12 @@ def _separators_in_source(source: str) -> frozenset[str]:
 
 
 def _tokens_in_text(text: str) -> Iterable[str]:
-    yield from _CONTROL_TOKEN.findall(text)
+    yield from _CONTROL_TOKEN_PATTERN.findall(text)
     yield from _ROLE_HEADING.findall(text)
 
 
 def leading_control_token(text: str) -> str | None:
-    match = _CONTROL_TOKEN.match(text)
+    match = _CONTROL_TOKEN_PATTERN.match(text)
     return match[0] if match else None
 
 
@@ -133,13 +133,13 @@ def render_spans(
     passed to the template's `render`.
     """
 
-    def render(variant: Sequence[Message]) -> str:
-        return render_messages(template, variant, **options)
+    def render(chat_messages: Sequence[Message]) -> str:
+        return render_messages(template, chat_messages, **options)
 
     tokens = find_control_tokens(template)
     prompt = render(messages)
-    for mark in (_mark_whole, _mark_stripped, _mark_between(find_split_separators(template))):
-        spans = _locate_texts(render, messages, prompt, mark, tokens)
+    for mark_text in (_mark_whole, _mark_stripped, _mark_between(find_split_separators(template))):
+        spans = _locate_texts(render, messages, prompt, mark_text, tokens)
         if spans is not None:
             return spans
     break_tokens = partial(break_control_tokens, tokens=tokens)

@@ -24,7 +24,7 @@ MAX_MEMORY_BYTES = 192 * 1024 * 1024
 MAX_OUTPUT_BYTES = 1024 * 1024
 LENGTH_PREFIX = struct.Struct(">I")
 # The first byte of a response.
-RENDERED, TEMPLATE_FAILED, OUT_OF_MEMORY = b"+", b"-", b"!"
+RENDERED_PREFIX, TEMPLATE_FAILED_PREFIX, OUT_OF_MEMORY_PREFIX = b"+", b"-", b"!"
 WARM_UP_TEMPLATES = (
     "{{ 'text' | pprint | wordwrap | striptags }}",
     "{% set ä = '\\N{DIGIT ONE}' %}{{ ä }}",  # loads Unicode tables for names and normalization
@@ -75,15 +75,15 @@ def answer_request(request: bytes) -> bytes:
     """Return the response to a request; if memory runs out, retry without cached templates."""
     for _ in range(2):
         try:
-            return RENDERED + render(json.loads(request))
+            return RENDERED_PREFIX + render(json.loads(request))
         except TemplateError as error:
-            return TEMPLATE_FAILED + str(error).encode(errors="replace")[:MAX_OUTPUT_BYTES]
+            return TEMPLATE_FAILED_PREFIX + str(error).encode(errors="replace")[:MAX_OUTPUT_BYTES]
         except (OSError, ImportError) as error:
-            kind = type(error).__name__
-            return TEMPLATE_FAILED + f"{kind}: a template cannot open files".encode()
+            error_name = type(error).__name__
+            return TEMPLATE_FAILED_PREFIX + f"{error_name}: a template cannot open files".encode()
         except MemoryError:
             compile_template.cache_clear()
-    return OUT_OF_MEMORY
+    return OUT_OF_MEMORY_PREFIX
 
 
 def render(request: dict[str, Any]) -> bytes:
@@ -96,12 +96,12 @@ def render(request: dict[str, Any]) -> bytes:
         answer = json.dumps([[span.text, span.trusted] for span in spans])
     else:
         answer = template.render(request["messages"], **options)
-    text = answer.encode(errors="surrogatepass")
-    if len(text) > MAX_OUTPUT_BYTES:
+    encoded_answer = answer.encode(errors="surrogatepass")
+    if len(encoded_answer) > MAX_OUTPUT_BYTES:
         raise TemplateError(
-            f"the template wrote {len(text):,} bytes; the limit is {MAX_OUTPUT_BYTES:,}"
+            f"the template wrote {len(encoded_answer):,} bytes; the limit is {MAX_OUTPUT_BYTES:,}"
         )
-    return text
+    return encoded_answer
 
 
 def receive(pipe: BinaryIO) -> bytes | None:

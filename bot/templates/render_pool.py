@@ -25,8 +25,8 @@ from bot.templates.render_child import (
     LENGTH_PREFIX,
     MAX_CPU_SECONDS,
     MAX_MEMORY_BYTES,
-    OUT_OF_MEMORY,
-    TEMPLATE_FAILED,
+    OUT_OF_MEMORY_PREFIX,
+    TEMPLATE_FAILED_PREFIX,
 )
 
 _log = structlog.get_logger(__name__)
@@ -117,7 +117,7 @@ class RenderProcessPool:
             self._strikes[source] += 1
             raise
         text = answer[1:].decode(errors="surrogatepass")
-        if answer.startswith(TEMPLATE_FAILED):
+        if answer.startswith(TEMPLATE_FAILED_PREFIX):
             raise TemplateError(text)
         self._strikes.pop(source, None)
         return text
@@ -129,12 +129,12 @@ class RenderProcessPool:
         except BaseException:
             # This process is dead, or may still be working on the abandoned request.
             process.kill()
-            task = asyncio.create_task(self._restart(process), name="replace a render process")
+            task = asyncio.create_task(self._replace(process), name="replace a render process")
             self._replacement_tasks.add(task)
             task.add_done_callback(self._replacement_tasks.discard)
             raise
         self._idle_processes.put_nowait(process)
-        if answer.startswith(OUT_OF_MEMORY):
+        if answer.startswith(OUT_OF_MEMORY_PREFIX):
             limit = MAX_MEMORY_BYTES // 2**20
             raise TemplateLimitExceeded(
                 f"the template was stopped: it needs more than {limit} MiB of memory"
@@ -150,7 +150,7 @@ class RenderProcessPool:
                 f"no render process was free for {IDLE_TIMEOUT_SECONDS:.0f} s; try again"
             ) from None
 
-    async def _restart(self, process: "_RenderProcess") -> None:
+    async def _replace(self, process: "_RenderProcess") -> None:
         await process.stop()
         self._processes.discard(process)
         while not self._is_closing:

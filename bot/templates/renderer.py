@@ -10,6 +10,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Final
 
 from bot.chat.prompt import (
@@ -138,18 +139,17 @@ class Renderer(AsyncExitStack):
         """Return how a template writes tool calls, or None if it cannot; raises like `render`."""
         prepared_template = await self._prepare(choice, model_template)
         if not prepared_template.is_tool_format_detected:
-            prepared_template.tool_call_format = await self._detect_call_format(prepared_template)
+            prepared_template.tool_call_format = await self._detect_format(prepared_template)
             prepared_template.is_tool_format_detected = True
         return prepared_template.tool_call_format
 
-    async def _detect_call_format(self, prepared: "_PreparedTemplate") -> ToolCallFormat | None:
-        if isinstance(prepared.template, _TrustedTemplate) and not prepared.template.is_jinja:
+    async def _detect_format(self, prepared_template: "_PreparedTemplate") -> ToolCallFormat | None:
+        template = prepared_template.template
+        if isinstance(template, _TrustedTemplate) and not template.is_jinja:
             return None  # these templates do not support tools
         for probe in TOOL_PROBES:
-            messages = adapt_messages(probe, prepared.capabilities)
-            text = await render_or_none(
-                lambda chat: prepared.template.render(chat, tools=PROBE_TOOLS), messages
-            )
+            messages = adapt_messages(probe, prepared_template.capabilities)
+            text = await render_or_none(partial(template.render, tools=PROBE_TOOLS), messages)
             if text is not None and (call_format := detect_tool_call_format(text)):
                 return call_format
         return None

@@ -22,7 +22,7 @@ def log(request: pytest.FixtureRequest) -> Iterator[io.StringIO]:
     root = logging.getLogger()
     handlers, level, before = root.handlers, root.level, structlog.get_config()
     stream = io.StringIO()
-    configure_logs(form=request.param, level="info", secrets=[KEY], stream=stream)
+    configure_logs(log_format=request.param, level="info", secrets=[KEY], stream=stream)
     yield stream
     structlog.configure(**before)
     root.handlers, root.level = handlers, level

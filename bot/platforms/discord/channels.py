@@ -62,7 +62,7 @@ class ChannelWebhook:
     """The id of the thread to post in, or None for the webhook's own channel."""
 
     @property
-    def query(self) -> dict[str, str]:
+    def url_query(self) -> dict[str, str]:
         return {} if self.thread_id is None else {"thread_id": self.thread_id}
 
 

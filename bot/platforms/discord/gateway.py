@@ -151,9 +151,9 @@ class Gateway(ShardClient):
             guild_id = message.guild.id if message.guild else 0
             self.bot_messages[message.channel.id] = message.id, guild_id
         else:
-            self._queue_event(self.read_message(message))
+            self._queue_event(self.convert_message(message))
 
-    def read_message(self, message: discord.Message) -> IncomingMessage | None:
+    def convert_message(self, message: discord.Message) -> IncomingMessage | None:
         """Convert a new or missed message, or return None if the bot should not read it."""
         bot_id = self._context.bot_id
         return parse_or_skip("MESSAGE", incoming.to_incoming_message, message, self._bot, bot_id)
@@ -267,7 +267,7 @@ class Gateway(ShardClient):
         is_form_submission = commands.is_button_form(interaction, message_commands)
         if is_form_submission or interaction.type is discord.InteractionType.component:
             press = incoming.press_to_incoming(interaction, context.bot_id)
-            form = None if is_form_submission else await context.press_form(press)
+            form = None if is_form_submission else await context.find_press_form(press)
             if form is None:
                 await self._handle_press(interaction, press)
             else:
@@ -300,7 +300,7 @@ class Gateway(ShardClient):
         refusal = None
         try:
             async with asyncio.timeout(_PERMISSION_CHECK_TIMEOUT_SECONDS):
-                refusal = await self._context.press_refusal(press)
+                refusal = await self._context.find_press_refusal(press)
         except TimeoutError:  # accept the press for now; it is checked again when processed
             _log.warning("discord_button_press_not_checked")
         if refusal is not None:

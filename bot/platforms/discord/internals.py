@@ -110,12 +110,12 @@ class DiscordClient(discord.Client):
 
     def parse(self, event: RawEvent, handle: EventHandler) -> None:
         """Parse an event as if just received, and pass it to `handle`; skip malformed events."""
-        parse = self._connection.parsers[event.t]
+        event_parser = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
-            parse = partial(parse_readable_fields, parse)
+            event_parser = partial(parse_readable_fields, event_parser)
         self._event_handler = handle
         try:
-            parse_or_skip(event.t, parse, event.d)
+            parse_or_skip(event.t, event_parser, event.d)
         finally:
             self._event_handler = self.handle_event
 

@@ -180,7 +180,7 @@ class MessageReceiver:
             while has_more:
                 page = await self._read_page(channel_id, after_id)
                 messages = (self._gateway.parse_message(each) for each in page)
-                incomings = [self._gateway.read_message(each) for each in messages if each]
+                incomings = [self._gateway.convert_message(each) for each in messages if each]
                 missed_messages = [one for one in incomings if one is not None]
                 await self._store_events(missed_messages, self._oldest_answerable_time())
                 after_id = max((int(each["id"]) for each in page), default=after_id)

@@ -45,10 +45,10 @@ class RateLimitBucket:
 
     def seconds_until_free(self, now: float) -> float:
         """Return the seconds until a request is allowed, or 0 if one is allowed now."""
-        wait = 0.0 if self._remaining_requests > 0 else self._resets_at - now
+        seconds = 0.0 if self._remaining_requests > 0 else self._resets_at - now
         if len(self._sent_times) >= self._limit:
-            wait = max(wait, self._sent_times[-int(self._limit)] + self._window_seconds - now)
-        return max(0.0, wait)
+            seconds = max(seconds, self._sent_times[-int(self._limit)] + self._window_seconds - now)
+        return max(0.0, seconds)
 
     def count_request(self, now: float) -> None:
         """Count a request that is sent now. It starts a new window if the last one is over."""
@@ -90,7 +90,7 @@ class BucketLimits:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    def bucket(self, endpoint_key: str, resource: str, now: float) -> RateLimitBucket:
+    def get_bucket(self, endpoint_key: str, resource: str, now: float) -> RateLimitBucket:
         """Return the bucket of an endpoint for a resource (a channel, guild or webhook)."""
         key = (self._bucket_names.get(endpoint_key, endpoint_key), resource)
         bucket = self._buckets.get(key)
@@ -310,18 +310,18 @@ class RestClient:
         """Wait until the rate limits allow a request; raises `RateLimited` for a long wait."""
         while True:
             now = asyncio.get_running_loop().time()
-            bucket = self._limits.bucket(request.key, request.resource, now)
+            bucket = self._limits.get_bucket(request.key, request.resource, now)
             if request.endpoint.is_interaction:
-                wait = bucket.seconds_until_free(now)
+                seconds = bucket.seconds_until_free(now)
             else:
-                wait = self._limits.seconds_until_free(bucket, now)
+                seconds = self._limits.seconds_until_free(bucket, now)
             # The deadline may also have passed while this process was suspended.
-            if wait > _MAX_RATE_LIMIT_WAIT_SECONDS or now + wait > request.deadline:
-                raise errors.RateLimited(wait, self._limits.blocked_scope(bucket, now))
-            if wait <= 0:
+            if seconds > _MAX_RATE_LIMIT_WAIT_SECONDS or now + seconds > request.deadline:
+                raise errors.RateLimited(seconds, self._limits.blocked_scope(bucket, now))
+            if seconds <= 0:
                 bucket.count_request(now)
                 return bucket
-            await asyncio.sleep(wait)
+            await asyncio.sleep(seconds)
 
     async def _send_once(self, request: "_RestRequest", token: str) -> tuple[HttpResponse, bytes]:
         content_type, content = _encode_body(request.endpoint.method, request.body, request.file)

@@ -223,7 +223,7 @@ class DiscordSurface(Surface, BucketSurface):
                 if webhook is None:
                     raise
                 ids = (webhook.id, webhook.token, message_id)
-                await self._rest.call(_DELETE_WEBHOOK_MESSAGE, *ids, query=webhook.query)
+                await self._rest.call(_DELETE_WEBHOOK_MESSAGE, *ids, query=webhook.url_query)
 
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
@@ -281,7 +281,7 @@ class DiscordSurface(Surface, BucketSurface):
                 webhook.token,
                 body={**_to_message_body(content, content.text), **fields},
                 file=message.file,
-                query={"wait": "true", **webhook.query},
+                query={"wait": "true", **webhook.url_query},
             )
         except WebhookNotFound as error:  # deleted by someone; a retry creates a new one
             self._webhooks.forget(message.address.chat)
@@ -298,7 +298,7 @@ class DiscordSurface(Surface, BucketSurface):
         ids = (webhook.id, webhook.token, message_id)
         body = _to_message_body(content, content.text)
         try:
-            await self._rest.call(_EDIT_WEBHOOK_MESSAGE, *ids, body=body, query=webhook.query)
+            await self._rest.call(_EDIT_WEBHOOK_MESSAGE, *ids, body=body, query=webhook.url_query)
         except errors.MessageNotFound:
             return False
         except WebhookNotFound:

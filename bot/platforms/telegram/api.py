@@ -247,12 +247,12 @@ class JsonSession(BaseSession):
         name = method.__api_method__
         # Leave out unset fields: we do not use aiogram's defaults for them.
         body = (
-            self._to_form(bot, method)
+            self._to_form_data(bot, method)
             if isinstance(method, SendDocument)
             else method.model_dump_json(exclude_unset=True, exclude_none=True).encode()
         )
         seconds = self.timeout if timeout is None else timeout
-        status, content = await self._post(bot, name, body, seconds)
+        status, content = await self._post_request(bot, name, body, seconds)
         answer = self.check_response(bot, method, status, content.decode())
         return cast("TelegramType", answer.result)
 
@@ -266,7 +266,7 @@ class JsonSession(BaseSession):
         """Call a method by name and return its result as JSON, without aiogram's slow models."""
         parameters = {key: value for key, value in fields.items() if value is not None}
         body = msgspec.json.encode(parameters, enc_hook=_to_plain_json)
-        status, content = await self._post(bot, name, body, seconds)
+        status, content = await self._post_request(bot, name, body, seconds)
         try:
             answer = decode_leniently(_decode_api_response, content)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -291,7 +291,7 @@ class JsonSession(BaseSession):
     async def close(self) -> None:
         await self._client.close()
 
-    def _to_form(self, bot: Bot, method: TelegramMethod[Any]) -> FormData:
+    def _to_form_data(self, bot: Bot, method: TelegramMethod[Any]) -> FormData:
         form = FormData(quote_fields=False)
         files: dict[str, InputFile] = {}
         for key, value in method.model_dump(exclude_unset=True, exclude_none=True).items():
@@ -300,7 +300,7 @@ class JsonSession(BaseSession):
             form.add_field(key, file.read(bot), filename=file.filename)
         return form
 
-    async def _post(
+    async def _post_request(
         self, bot: Bot, name: str, body: bytes | FormData, seconds: float
     ) -> tuple[int, bytes]:
         deadline = asyncio.get_running_loop().time() + seconds

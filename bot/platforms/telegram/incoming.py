@@ -119,7 +119,7 @@ def _invalid_path(raw_update: dict[str, Any], error: ErrorDetails) -> tuple[str 
     return tuple(path)
 
 
-def _value_at(raw_update: dict[str, Any], path: Iterable[str | int]) -> Any:
+def _value_at_path(raw_update: dict[str, Any], path: Iterable[str | int]) -> Any:
     value: Any = raw_update
     for key in path:
         value = value[key]
@@ -131,7 +131,7 @@ def _add_missing_field(raw_update: dict[str, Any], error: ErrorDetails) -> bool:
     name = error["loc"][-1]
     if error["type"] != "missing" or name not in _MISSING_FIELD_DEFAULTS:
         return False
-    parent = _value_at(raw_update, _invalid_path(raw_update, error))
+    parent = _value_at_path(raw_update, _invalid_path(raw_update, error))
     if not isinstance(parent, dict) or name in parent:
         return False
     parent[name] = _MISSING_FIELD_DEFAULTS[name]
@@ -140,7 +140,7 @@ def _add_missing_field(raw_update: dict[str, Any], error: ErrorDetails) -> bool:
 
 def _drop_value(raw_update: dict[str, Any], path: Sequence[str | int]) -> None:
     *parents, key = path
-    parent = _value_at(raw_update, parents)
+    parent = _value_at_path(raw_update, parents)
     if key == "forward_origin":  # it must stay a forward, which does not address the bot
         parent[key] = {"type": "hidden_user", "sender_user_name": "", "date": 0}
     else:

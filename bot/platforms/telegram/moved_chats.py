@@ -122,10 +122,10 @@ class MovedChats:
                     incoming,
                     address=address,
                     scopes=list_scopes(address),
-                    message_id=_shift_id(incoming.message_id),
+                    message_id=_add_id_offset(incoming.message_id),
                 )
             case ReactionChange():
-                message_id = _shift_id(incoming.message_id) or incoming.message_id
+                message_id = _add_id_offset(incoming.message_id) or incoming.message_id
                 scopes = list_scopes(address)
                 return replace(incoming, address=address, scopes=scopes, message_id=message_id)
             case ChatJoin():
@@ -180,16 +180,16 @@ class MovedChats:
 def _move_to_first_chat(message: IncomingMessage, address: Address) -> IncomingMessage:
     quote = message.quote
     if quote is not None:
-        quote = replace(quote, message_id=_shift_id(quote.message_id))
+        quote = replace(quote, message_id=_add_id_offset(quote.message_id))
     return replace(
         message,
         address=address,
         scopes=list_scopes(address),
-        message_id=_shift_id(message.message_id),
+        message_id=_add_id_offset(message.message_id),
         quote=quote,
     )
 
 
-def _shift_id(message_id: str | None) -> str | None:
+def _add_id_offset(message_id: str | None) -> str | None:
     keeps_id = message_id is None or not message_id.isdecimal()
     return message_id if keeps_id else str(int(message_id or 0) + _MESSAGE_ID_OFFSET)

@@ -68,7 +68,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self._context = context
         self._clock = context.clock
         self._api = api.BotApi(settings, context.clock)
-        self._chats = MovedChats(context.cursors, context.bot_id)
+        self._chats = MovedChats(context.cursor_store, context.bot_id)
         self.surface = TelegramSurface(self._api, self._chats, has_drafts=settings.drafts)
         self._settings = settings
         file = settings.webhook_secret_file
@@ -202,7 +202,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         refusals: dict[str, str | None] = {}
 
         async def check(press: ButtonPress) -> None:
-            refusals[press.external_key] = await self._context.press_refusal(press)
+            refusals[press.external_key] = await self._context.find_press_refusal(press)
 
         if presses:
             async with asyncio.TaskGroup() as group:  # concurrently, as each may query Telegram

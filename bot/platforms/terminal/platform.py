@@ -48,22 +48,22 @@ class TerminalPlatform(LocalPlatform):
         self,
         *,
         wait_until_idle: Callable[[], Awaitable[None]],
-        source: int | None = None,
-        screen: TextIO | None = None,
+        input_fd: int | None = None,
+        output: TextIO | None = None,
         chat: LocalChat | None = None,
     ) -> None:
         self._wait_until_idle = wait_until_idle
-        if source is None and sys.stdin is not None:  # stdin is None if the parent closed it
-            source = sys.stdin.fileno()
-        self._source = source
+        if input_fd is None and sys.stdin is not None:  # stdin is None if the parent closed it
+            input_fd = sys.stdin.fileno()
+        self._input_fd = input_fd
         self._chat = chat or LocalChat()
-        self.surface = TerminalSurface(screen or sys.stdout, self._chat.run, self._chat.language)
+        self.surface = TerminalSurface(output or sys.stdout, self._chat.run, self._chat.language)
 
     @override
     async def run(self, intake: Intake) -> None:
         try:
             await self._wait_until_idle()  # prints unsent answers of an earlier run
-            async for line in read_lines(self._source):
+            async for line in read_lines(self._input_fd):
                 if line.strip() == "/quit":
                     break
                 await self._handle_line(line, intake)
@@ -84,9 +84,9 @@ class TerminalPlatform(LocalPlatform):
 class TerminalSurface(PrintingSurface):
     """Prints messages. An edit prints the appended text, or the whole message if more changed."""
 
-    def __init__(self, screen: TextIO, run_id: str, language: str = "en") -> None:
+    def __init__(self, output: TextIO, run_id: str, language: str = "en") -> None:
         super().__init__(run_id, language)
-        self._screen = screen
+        self._output = output
         self._is_mid_line = False
 
     @override
@@ -112,23 +112,23 @@ class TerminalSurface(PrintingSurface):
         text = strip_control_characters(text)
         if not text:
             return
-        encoding = self._screen.encoding or "utf-8"
+        encoding = self._output.encoding or "utf-8"
         try:
-            self._screen.write(text.encode(encoding, "replace").decode(encoding))
-            self._screen.flush()
+            self._output.write(text.encode(encoding, "replace").decode(encoding))
+            self._output.flush()
         except OSError as error:  # the other end of the pipe was closed
             self._is_mid_line = False
             raise Refused(f"cannot write to the output: {error.strerror}") from None
         self._is_mid_line = not text.endswith("\n")
 
 
-async def read_lines(source: int | None) -> AsyncIterator[str]:
+async def read_lines(input_fd: int | None) -> AsyncIterator[str]:
     """Yield lines from a file descriptor until it ends; invalid UTF-8 becomes U+FFFD.
 
     A thread reads the lines, because the event loop cannot poll files and some terminals. It is a
     daemon thread with its own buffer, so it never delays the exit of the process.
     """
-    if source is None:
+    if input_fd is None:
         return
     loop = asyncio.get_running_loop()
     line_queue: asyncio.Queue[str] = asyncio.Queue()
@@ -138,7 +138,7 @@ async def read_lines(source: int | None) -> AsyncIterator[str]:
         with contextlib.suppress(RuntimeError):  # the event loop was closed
             with (
                 contextlib.suppress(OSError),  # the terminal was closed
-                open(source, encoding="utf-8", errors="replace", closefd=False) as file,
+                open(input_fd, encoding="utf-8", errors="replace", closefd=False) as file,
             ):
                 while line := file.readline(_MAX_LINE_CHARS):
                     free_slots.acquire()

@@ -81,7 +81,7 @@ class TextRenderer:
     """Renders texts as lines with ANSI color codes for a terminal that is `columns()` wide."""
 
     def __init__(self, get_columns: Callable[[], int]) -> None:
-        self._columns = get_columns
+        self._get_columns = get_columns
         self._console = Console(
             file=io.StringIO(), force_terminal=True, highlight=False, theme=_THEME, emoji=False
         )
@@ -103,7 +103,7 @@ class TextRenderer:
         return _BLANK_EDGE_LINES.sub("", self._render(_ChatMarkdown(source)))
 
     def _render(self, content: RenderableType) -> str:
-        self._console.width = max(self._columns() - 1, 10)  # some terminals wrap a full line
+        self._console.width = max(self._get_columns() - 1, 10)  # some terminals wrap a full line
         with self._console.capture() as captured:
             self._console.print(content, crop=False, markup=False)
         return _TRAILING_SPACES.sub(r"\1", captured.get()).removesuffix("\n")

@@ -91,7 +91,7 @@ def simulate(running: list[Caller], server: StrictServer, limits: BucketLimits) 
     heapq.heapify(agenda)
     while agenda and agenda[0][0] < HOURS * 3600:
         now, _, caller, response = heapq.heappop(agenda)
-        bucket = limits.bucket(caller.route, caller.channel, now)
+        bucket = limits.get_bucket(caller.route, caller.channel, now)
         if response is not None:
             headers, refused = response
             limits.apply_headers(bucket, caller.route, caller.channel, headers, now)

@@ -18,7 +18,7 @@ def headers(remaining: int, reset_after: float, name: str = "b1", limit: int = 5
 
 def take(limits: BucketLimits, now: float, endpoint: str = SEND, resource: str = "1") -> float:
     """Count a request if its bucket allows it; return the seconds to wait, or 0 if allowed."""
-    bucket = limits.bucket(endpoint, resource, now)
+    bucket = limits.get_bucket(endpoint, resource, now)
     wait = limits.seconds_until_free(bucket, now)
     if wait <= 0:
         bucket.count_request(now)
@@ -32,7 +32,7 @@ def tell(
     endpoint: str = SEND,
     resource: str = "1",
 ) -> None:
-    limits.apply_headers(limits.bucket(endpoint, resource, now), endpoint, resource, said, now)
+    limits.apply_headers(limits.get_bucket(endpoint, resource, now), endpoint, resource, said, now)
 
 
 def test_bucket_allows_requests_until_discord_reports_a_limit() -> None:

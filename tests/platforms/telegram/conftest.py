@@ -79,7 +79,7 @@ class Rig:
                 command_names=self.command_names,
                 clock=self.clock,
                 answerable_seconds=self.answerable_seconds,
-                press_refusal=self.press_refusal,
+                find_press_refusal=self.press_refusal,
             ),
         )
 

@@ -31,7 +31,7 @@ class FakeService(FakeIntake):
                 await send(platform.surface, f"You said {one.text}.", one.external_key[-8:])
             answered = len(self.received)
 
-        platform = TerminalPlatform(wait_until_idle=wait_until_idle, source=source, screen=screen)
+        platform = TerminalPlatform(wait_until_idle=wait_until_idle, input_fd=source, output=screen)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await platform.run(self)
         return screen.getvalue()
