@@ -281,9 +281,12 @@ def _to_reaction_change(
     change: types.MessageReactionUpdated, update_id: int, bot_id: str
 ) -> ReactionChange | None:
     """Convert a reaction; return None if we do not use its emoji, or if its author is anonymous."""
-    old, new = _list_reactions(change.old_reaction), _list_reactions(change.new_reaction)
-    changes = [one for one in new if one not in old] or [one for one in old if one not in new]
-    if not changes or change.user is None:
+    old_reactions = _list_reactions(change.old_reaction)
+    new_reactions = _list_reactions(change.new_reaction)
+    changed_reactions = [one for one in new_reactions if one not in old_reactions] or [
+        one for one in old_reactions if one not in new_reactions
+    ]
+    if not changed_reactions or change.user is None:
         return None
     address = Address("telegram", str(change.chat.id), bot_id=bot_id)
     return ReactionChange(
@@ -291,10 +294,10 @@ def _to_reaction_change(
         external_key=f"{change.chat.id}:{change.message_id}:r{update_id}",
         message_id=str(change.message_id),
         author=_account_to_person(change.user),
-        reaction=changes[-1],
+        reaction=changed_reactions[-1],
         at=change.date,
         scopes=list_scopes(address),
-        is_removed=changes[-1] not in new,
+        is_removed=changed_reactions[-1] not in new_reactions,
         author_is_admin=_is_admin_in_chat(change.chat),
         is_private=change.chat.type == ChatType.PRIVATE,
     )
