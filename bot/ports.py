@@ -51,7 +51,7 @@ class Surface(Protocol):
         """Delete one of the bot's messages; a missing message is not an error."""
 
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
-        """React to a message with an emoji that `limits.reaction` allows; safe to repeat."""
+        """React with an emoji that `limits.convert_reaction` allows; safe to repeat."""
         raise Refused("this platform has no reactions")
 
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:

@@ -18,7 +18,7 @@ import structlog
 
 from bot.chat.incoming import to_storable_json, to_storable_text
 from bot.chat.prompt import (
-    UNKNOWN_TOOL,
+    UNKNOWN_TOOL_NAME,
     Finish,
     Prompt,
     ToolCall,
@@ -134,7 +134,7 @@ class Toolbox:
         except (EmbeddingError, PluginFailed, StoreError, ToolServerError, TimeoutError) as error:
             _log.warning("tool_failed", tool=call.name, reason=str(error) or "it took too long")
             result, outcome = "error: this does not work now", "failed"
-        name = call.name if call.name in self._tools else UNKNOWN_TOOL
+        name = call.name if call.name in self._tools else UNKNOWN_TOOL_NAME
         seconds = self._clock.monotonic() - started_at
         self._seconds += seconds
         ended_at, failure = self._clock.now(), None if outcome == "done" else outcome

@@ -177,7 +177,8 @@ class FakeSurface(Surface):
             (
                 one
                 for one in ids
-                if (self.messages[one], self.files.get(one)) == wanted and one not in search.known
+                if (self.messages[one], self.files.get(one)) == wanted
+                and one not in search.known_ids
             ),
             None,
         )

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from bot.value_class import value_class
 
-COMMAND_LINE = "command line"
+COMMAND_LINE_ACTOR = "command line"
 """The author of changes made with the command `troupe`."""
 
 
@@ -41,7 +41,7 @@ class AuditEntry:
     at: float
     """In Unix seconds."""
     who: str
-    """"session", "token" and its name, `COMMAND_LINE`, or the id of an admin in a chat."""
+    """"session", "token" and its name, `COMMAND_LINE_ACTOR`, or the id of an admin in a chat."""
     action: str
     """A verb and a noun, such as "set preset"."""
     subject: str

@@ -91,7 +91,7 @@ class ButtonAction(StrEnum):
     DELETE = "delete"
     FORGET = "forget"
     """Confirm that all data of the person who pressed the button should be deleted."""
-    KEEP = "keep"
+    KEEP_DATA = "keep"
     """Cancel that deletion."""
     SETTINGS = "settings"
     PRESETS = "presets"
@@ -104,9 +104,9 @@ class ButtonAction(StrEnum):
     """Show a page of the menu for adding and removing characters."""
     TOGGLE = "toggle"
     """Add or remove the character chosen from the menu."""
-    NAME = "name"
+    ENTER_NAME = "name"
     """Use the preset whose name is entered in a form."""
-    ABOUT = "about"
+    ENTER_ABOUT = "about"
     """Save the self-description that a person enters in a form."""
     MEMORY = "memory"
     """Show a page of a list of memories, or perform the action chosen from its menu."""
@@ -119,12 +119,12 @@ ANSWERING_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE, Button
 MENU_ACTIONS = frozenset(
     {
         *(ButtonAction.SETTINGS, ButtonAction.PRESETS, ButtonAction.USE, ButtonAction.RESET),
-        *(ButtonAction.OBSERVE, ButtonAction.SCOPE, ButtonAction.CHARACTERS),
-        *(ButtonAction.TOGGLE, ButtonAction.NAME, ButtonAction.ABOUT, ButtonAction.MEMORY),
+        *(ButtonAction.OBSERVE, ButtonAction.SCOPE, ButtonAction.CHARACTERS, ButtonAction.MEMORY),
+        *(ButtonAction.TOGGLE, ButtonAction.ENTER_NAME, ButtonAction.ENTER_ABOUT),
     }
 )
 """Actions of the buttons and lists in menus, each equivalent to a command."""
-FORM_ACTIONS = frozenset({ButtonAction.NAME, ButtonAction.ABOUT})
+FORM_ACTIONS = frozenset({ButtonAction.ENTER_NAME, ButtonAction.ENTER_ABOUT})
 """Actions that ask for a text, in a form on platforms with forms."""
 
 _BUTTON_DATA = re.compile(
@@ -143,15 +143,15 @@ class ButtonData:
     """The answer version to show, from 1, or the page of a preset menu."""
 
 
-def encode_button(action: ButtonAction, part: str, number: int = 0) -> str:
+def encode_button(action: ButtonAction, part_name: str, number: int = 0) -> str:
     """Encode a button's data, without the platform and bot, which every press contains."""
-    return f"{action}{number or ''}:{part.partition(':')[2]}"
+    return f"{action}{number or ''}:{part_name.partition(':')[2]}"
 
 
 def parse_button(press: ButtonPress) -> ButtonData | None:
     """Parse the data of a pressed button. Return None if the button is not under an answer."""
-    found = _BUTTON_DATA.fullmatch(to_storable_text(press.data))
-    if found is None:
+    data_match = _BUTTON_DATA.fullmatch(to_storable_text(press.data))
+    if data_match is None:
         return None
-    part = f"{press.address.source}:{found['part']}"
-    return ButtonData(ButtonAction(found["action"]), part, int(found["number"] or 0))
+    part_name = f"{press.address.source}:{data_match['part']}"
+    return ButtonData(ButtonAction(data_match["action"]), part_name, int(data_match["number"] or 0))

@@ -11,7 +11,7 @@ from bot.value_class import value_class
 class Scene:
     """A message to answer and the conversation before it, for testing a preset."""
 
-    before: Session
+    earlier_session: Session
     message: IncomingMessage
     answers: tuple[Turn, ...] = ()
     answered_by: str = ""
@@ -26,13 +26,14 @@ def find_newest_scene(
     answered_by: str = "",
 ) -> Scene | None:
     """Return the newest message addressed to the bot, if any, with the turns around it."""
-    indexes = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
-    if not indexes:
+    question_indexes = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
+    if not question_indexes:
         return None
-    before, question, answers = turns[: indexes[-1]], turns[indexes[-1]], turns[indexes[-1] + 1 :]
+    at = question_indexes[-1]
+    earlier_turns, question, answers = turns[:at], turns[at], turns[at + 1 :]
     address, author = parse_address(conversation), question.speaker
     assert author is not None  # noqa: S101 # it was chosen by its speaker
-    people = {one.speaker.id for one in before if one.speaker} | {author.id}
+    person_ids = {one.speaker.id for one in earlier_turns if one.speaker} | {author.id}
     message = IncomingMessage(
         address=address,
         external_key="preview",
@@ -40,10 +41,10 @@ def find_newest_scene(
         author=author,
         text=question.text,
         at=question.at,
-        wake=WakeReason.MENTION if len(people) > 1 else WakeReason.DM,
+        wake=WakeReason.MENTION if len(person_ids) > 1 else WakeReason.DM,
         scopes=tuple(scopes) or (address.lane,),
     )
-    return Scene(Session(session, tuple(before)), message, tuple(answers), answered_by)
+    return Scene(Session(session, tuple(earlier_turns)), message, tuple(answers), answered_by)
 
 
 @value_class

@@ -57,12 +57,12 @@ class Address:
     @property
     def recap_queue_address(self) -> "Address":
         """The address of a separate queue for `/recap`, so that it can run during an answer."""
-        return replace(self, history=f"{_RECAPS_PREFIX}{self.history}")
+        return replace(self, history=f"{_RECAP_HISTORY_PREFIX}{self.history}")
 
     @property
     def summarized_address(self) -> "Address":
         """The address of the conversation that `/recap` commands at this address summarize."""
-        return replace(self, history=self.history.removeprefix(_RECAPS_PREFIX))
+        return replace(self, history=self.history.removeprefix(_RECAP_HISTORY_PREFIX))
 
     @property
     def conversation(self) -> str:
@@ -74,7 +74,7 @@ HISTORY_SEPARATOR = "#"
 """Separates the channel from the history in the key of a conversation."""
 PERSON_HISTORY_PREFIX = "user="
 """The prefix of the name of a person's own history."""
-_RECAPS_PREFIX = "recap="
+_RECAP_HISTORY_PREFIX = "recap="
 
 
 def parse_address(key: str) -> Address:
@@ -90,7 +90,7 @@ def source_name(platform: str, bot_id: str) -> str:
     return f"{platform}@{bot_id}" if bot_id else platform
 
 
-def read_source(key: str) -> str:
+def parse_source(key: str) -> str:
     """Return the platform and bot in the key of a conversation or chat, such as "telegram@77"."""
     return key.partition(":")[0]
 
@@ -232,13 +232,13 @@ class IncomingMessage(PersonEvent):
     """Ids of other people whose questions the same answer covers, newest first."""
 
     @property
-    def charged_people(self) -> tuple[str, ...]:
+    def charged_person_ids(self) -> tuple[str, ...]:
         """The ids of everybody whose question is answered, newest first; only one of them pays."""
-        other_people = () if self.asked_again_by else self.asked_with
-        return tuple(dict.fromkeys((self.charged_person, *other_people)))
+        other_asker_ids = () if self.asked_again_by else self.asked_with
+        return tuple(dict.fromkeys((self.charged_person_id, *other_asker_ids)))
 
     @property
-    def charged_person(self) -> str:
+    def charged_person_id(self) -> str:
         """The id of the person whose rate limits and budgets the answer counts against."""
         return self.asked_again_by or self.author.id
 
@@ -334,8 +334,8 @@ def strip_skin_tone(emoji: str) -> str:
 
 def parse_reaction(emoji: str) -> Reaction | None:
     """Return the reaction for an emoji of any skin tone, or None if the bot ignores it."""
-    plain = strip_skin_tone(emoji)
-    return Reaction(plain) if plain in set(Reaction) else None
+    plain_emoji = strip_skin_tone(emoji)
+    return Reaction(plain_emoji) if plain_emoji in set(Reaction) else None
 
 
 @value_class
@@ -406,15 +406,15 @@ class SayRequested:
 
 
 def create_forget_requests(
-    keys: Iterable[str], name: str, person_id: str | None, at: datetime, changed: Sequence[str] = ()
+    keys: Iterable[str], name: str, person_id: str | None, at: datetime, scopes: Sequence[str] = ()
 ) -> list[ForgetRequested]:
     """Create a request per conversation to delete the messages of a person or of everybody.
 
-    The external keys of the requests start with `name`. `changed` lists scopes whose settings were
+    The external keys of the requests start with `name`. `scopes` lists scopes whose settings were
     deleted as well.
     """
     return [
-        ForgetRequested(parse_address(key), f"{name}:{key}", person_id, at, scopes=(key, *changed))
+        ForgetRequested(parse_address(key), f"{name}:{key}", person_id, at, scopes=(key, *scopes))
         for key in keys
     ]
 
@@ -463,8 +463,8 @@ def to_storable_text(text: str) -> str:
     """Make a text acceptable to databases: NUL and lone surrogates become U+FFFD."""
     if "\0" not in text and text.isascii():
         return text
-    repaired = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return repaired.replace("\0", "\ufffd")
+    repaired_text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return repaired_text.replace("\0", "\ufffd")
 
 
 def to_storable_json(value: Any) -> Any:
@@ -492,10 +492,10 @@ class SurrogateJoiner:
             return text
         text = self._high_surrogate + text
         self._high_surrogate = text[-1] if "\ud800" <= text[-1:] <= "\udbff" else ""
-        whole = text[: len(text) - len(self._high_surrogate)]
-        return whole.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        complete_text = text[: len(text) - len(self._high_surrogate)]
+        return complete_text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def flush(self) -> str:
         """Return U+FFFD if the stream ended with half a surrogate pair, otherwise an empty text."""
-        unpaired, self._high_surrogate = self._high_surrogate, ""
-        return "\ufffd" if unpaired else ""
+        unpaired_surrogate, self._high_surrogate = self._high_surrogate, ""
+        return "\ufffd" if unpaired_surrogate else ""

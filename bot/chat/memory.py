@@ -12,12 +12,12 @@ from bot.chat.session import Consent, StoredTurn
 from bot.chat.story import PackedVector
 from bot.value_class import value_class
 
-MAX_PER_SUBJECT = 25
+MAX_MEMORIES_PER_SUBJECT = 25
 """The maximum number of memories about one person or character in a server or private chat."""
-MAX_PER_CHANNEL = 200
+MAX_MEMORIES_PER_CHANNEL = 200
 """The maximum number of memories from one channel or private chat, about anybody."""
 
-APPROVAL_KEY = "memory approval"
+MEMORY_APPROVAL_KEY = "memory approval"
 """The setting of a server that requires an admin's approval for new memories about it."""
 
 
@@ -111,15 +111,15 @@ class MemoryPlace:
         """Return the audience of memories made here; in a private chat, `SERVER` means the chat."""
         if reach is Reach.EVERYWHERE:
             return Audience(Reach.EVERYWHERE)
-        is_wider = reach is Reach.SERVER and not self.is_private
-        return Audience(Reach.SERVER, self.server) if is_wider else self.narrowest_audience
+        is_server_wide = reach is Reach.SERVER and not self.is_private
+        return Audience(Reach.SERVER, self.server) if is_server_wide else self.narrowest_audience
 
     def widest_allowed_audience(self, *consents: Consent) -> Audience:
         """Return the widest audience that all of these consents allow."""
         if self.is_private or Consent.HERE in consents or Consent.OFF in consents:
             return self.narrowest_audience
-        is_for_server = Consent.SERVER in consents
-        return self.audience_with_reach(Reach.SERVER if is_for_server else Reach.EVERYWHERE)
+        is_limited_to_server = Consent.SERVER in consents
+        return self.audience_with_reach(Reach.SERVER if is_limited_to_server else Reach.EVERYWHERE)
 
 
 @value_class
@@ -226,8 +226,8 @@ class RecallReason(StrEnum):
     """Why a memory was recalled, in receipts."""
 
     PINNED = "pinned"
-    WORDS = "same words"
-    SIMILAR = "similar"
+    SAME_WORDS = "same words"
+    SIMILAR_MEANING = "similar"
     RECENT = "recent"
 
 
@@ -243,7 +243,7 @@ class RankedMemories:
     """The memories that a character may use for an answer, best first."""
 
     memories: tuple[RankedMemory, ...] = ()
-    private_count: int = 0
+    private_memory_count: int = 0
     """The number of the asker's memories that may be recalled only in other private chats."""
     budget_share: float = 0.1
     """The share of the prompt's token budget that the memories may take."""

@@ -120,8 +120,8 @@ class FailedMessage:
     @property
     def newest_failure(self) -> LoggedStep:
         """The last warning or error, or the last step if there is none."""
-        failed = (one for one in reversed(self.steps) if one.level not in {"debug", "info"})
-        return next(failed, self.steps[-1])
+        failed_steps = (one for one in reversed(self.steps) if one.level not in {"debug", "info"})
+        return next(failed_steps, self.steps[-1])
 
 
 @value_class

@@ -22,26 +22,26 @@ class Limits:
     seconds_between_edits: float
     typing_seconds: float
     """How long a typing indicator stays visible; 0: there is none."""
-    chat_calls: tuple[CallWindow, ...] = ()
+    chat_call_windows: tuple[CallWindow, ...] = ()
     """Rate limit of API calls in a chat, messages and edits together; empty: learned from headers.
     Live edits leave the reserved calls to the outbox."""
-    bot_calls: tuple[CallWindow, ...] = ()
+    bot_call_windows: tuple[CallWindow, ...] = ()
     """Rate limit of API calls in all chats of the bot together."""
-    route_calls: tuple[CallWindow, ...] = ()
+    route_call_windows: tuple[CallWindow, ...] = ()
     """Rate limit of one kind of API call in a chat, such as edits."""
     counts_typing: bool = False
-    """Whether typing indicators count as `bot_calls`."""
+    """Whether typing indicators count as `bot_call_windows`."""
     counts_responses: bool = True
     """Whether responses to native commands and button presses count against these limits."""
     has_drafts: bool = False
     """Whether an unfinished answer is shown as a draft and sent once it is complete."""
     has_buttons: bool = False
-    speaker_line: str = "**{}**"
+    speaker_line_format: str = "**{}**"
     """The format of the line with the character's name, used where several characters answer."""
     shows_faces: bool = False
-    """Whether messages show the character as author, so that `speaker_line` is not needed."""
+    """Whether messages show the character as author, so that no speaker line is needed."""
     names_only_speaker: bool = False
-    """Whether `speaker_line` is added even where only one character answers."""
+    """Whether `speaker_line_format` is added even where only one character answers."""
     closes_code_blocks: bool = True
     """Whether a code block split over two messages is closed in one and reopened in the next."""
     answers_each_message: bool = False
@@ -60,10 +60,10 @@ class Limits:
     opens_responses: bool = False
     """Whether a private reply is sent empty and then edited. A send with unknown outcome must not
     be repeated with its content, because an older server would show it to the whole group."""
-    reaction: Callable[[str], str] | None = None
+    convert_reaction: Callable[[str], str] | None = None
     """Converts an emoji to the platform's reaction form, or to "" if it is not allowed; None: the
     platform has no reactions."""
-    message_link: str = ""
+    message_link_template: str = ""
     """The URL template of a message, with {server}, {chat} and {message}; empty: no links."""
     has_threads: bool = False
     """Whether a thread can be opened from a message, to send the rest of a long answer there."""
@@ -84,9 +84,9 @@ class Limits:
 
     def without_name_line(self, face: "Face | None") -> "Limits":
         """Return limits reduced by the line with the character's name, if that line is sent."""
-        line = face.name_line if face is not None and self.shows_faces else ""
-        units = len(line.encode("utf-16-le")) // 2
-        return replace(self, max_units=self.max_units - units) if units else self
+        name_line = face.name_line if face is not None and self.shows_faces else ""
+        line_units = len(name_line.encode("utf-16-le")) // 2
+        return replace(self, max_units=self.max_units - line_units) if line_units else self
 
 
 class OutboxOperation(StrEnum):
@@ -249,7 +249,7 @@ class MessageSearch:
 
     after: str | None
     """The id of a message; only newer messages are considered."""
-    known: Set[str]
+    known_ids: Set[str]
     """The ids of messages that are known not to be the message that is searched for."""
     duplicate_of: str | None = None
     """The id of the copy if the message was sent again; then the first one is searched for, even if
@@ -288,14 +288,14 @@ class OutgoingPart:
     """The only person who may read it; None: everybody in the channel may."""
 
 
-FILE_PARTS = 5_000
+FIRST_FILE_PART = 5_000
 """Parts from this number on are files of an answer, never replaced by another message."""
 REACTION_PART = 5_999
 """The part whose text is an emoji to react with to the message being answered."""
-THREAD_PARTS = 6_000
+FIRST_THREAD_PART = 6_000
 """Parts from this number on are in a thread that was opened from an answer; like files, they are
 never replaced by another message."""
-NOTICE_PARTS = 1_000_000
+FIRST_NOTICE_PART = 1_000_000
 """Parts from this number on say that the service is busy; an answer behind them drops them."""
 
 

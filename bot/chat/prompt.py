@@ -8,11 +8,11 @@ from typing import Final, Literal, TypeAlias
 
 from bot.value_class import value_class
 
-UNKNOWN_TOOL = "unknown"
+UNKNOWN_TOOL_NAME = "unknown"
 """The tool name in receipts for calls of tools that were not offered."""
 
 
-TOOLS: Final = ("time", "dice", "history", "stories", "react")
+BUILTIN_TOOL_NAMES: Final = ("time", "dice", "history", "stories", "react")
 """The names of the built-in tools. No tool has an effect before the answer ends."""
 
 

@@ -64,8 +64,8 @@ class RateLimitScope:
         """Return one process's share of the limit, for when processes cannot share a counter."""
         if not self.spans_processes or processes <= 1:
             return self
-        shares = (
+        window_shares = (
             replace(one, count=max(1, one.count // processes), reserved=one.reserved // processes)
             for one in self.windows
         )
-        return replace(self, windows=tuple(shares))
+        return replace(self, windows=tuple(window_shares))

@@ -17,7 +17,7 @@ from bot.chat.incoming import (
     Reaction,
     WakeReason,
 )
-from bot.chat.outgoing import FILE_PARTS, MessageContent, OutboxRow, OutgoingPart
+from bot.chat.outgoing import FIRST_FILE_PART, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import Image, Role
 from bot.chat.receipt import Receipt
 from bot.texts.text import Text
@@ -52,7 +52,7 @@ class Turn:
     files: tuple[MediaItem, ...] = ()
     """The attachments of a person's question, read again if the question is asked again."""
 
-    def is_by(self, person: Person) -> bool:
+    def is_from(self, person: Person) -> bool:
         return self.speaker is not None and self.speaker.id == person.id
 
 
@@ -65,8 +65,8 @@ class TurnRange:
 
     def remove_from(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
         """Return the turns without this range. `turns` are the newest turns of the session."""
-        end = max(len(turns) - self.newer_count, 0)
-        return (*turns[: max(end - self.count, 0)], *turns[end:])
+        range_end = max(len(turns) - self.newer_count, 0)
+        return (*turns[: max(range_end - self.count, 0)], *turns[range_end:])
 
 
 @value_class
@@ -122,16 +122,16 @@ class InboxMessage:
         return self.gathered_messages[-1] if self.gathered_messages else self
 
     @property
-    def replied_to(self) -> "InboxMessage":
+    def reply_target(self) -> "InboxMessage":
         """The message to reply to: the newest or, if that is in an album, the captioned one."""
         newest = self.newest_message
-        album = newest.incoming.album if isinstance(newest.incoming, IncomingMessage) else None
-        if album is None:
+        album_id = newest.incoming.album if isinstance(newest.incoming, IncomingMessage) else None
+        if album_id is None:
             return newest
         album_texts = [
             (one, one.incoming.text)
             for one in (self, *self.gathered_messages)
-            if isinstance(one.incoming, IncomingMessage) and one.incoming.album == album
+            if isinstance(one.incoming, IncomingMessage) and one.incoming.album == album_id
         ]
         return next((one for one, text in album_texts if text), album_texts[0][0])
 
@@ -149,15 +149,15 @@ class InboxMessage:
         """Return the permanent name of a part of the answer."""
         return f"{self.turn_name}/{part}"
 
-    def reused_part_name(self, replaced: Sequence[str], part: int) -> str:
+    def reused_part_name(self, replaced_names: Sequence[str], part: int) -> str:
         """Return the name of a part: that of the earlier message it replaces, or else a new one."""
-        names = [name for name in replaced if int(name.rpartition("/")[2]) < FILE_PARTS]
+        names = [name for name in replaced_names if int(name.rpartition("/")[2]) < FIRST_FILE_PART]
         return names[part] if part < len(names) else self.part_name(part)
 
 
-def short_error_id(turn: str) -> str:
+def short_error_id(turn_name: str) -> str:
     """Return the short id under which a turn's failure is shown to users and logged."""
-    return hashlib.sha256(turn.encode()).hexdigest()[:6]
+    return hashlib.sha256(turn_name.encode()).hexdigest()[:6]
 
 
 @value_class
@@ -272,8 +272,8 @@ class Session:
     @property
     def is_answered(self) -> bool:
         """Whether the session contains an answer to a question; greetings do not count."""
-        since_question = dropwhile(lambda one: one.observed or one.role != "user", self.turns)
-        return any(one.role == "assistant" for one in since_question)
+        turns_since_question = dropwhile(lambda one: one.observed or one.role != "user", self.turns)
+        return any(one.role == "assistant" for one in turns_since_question)
 
 
 TurnFilter: TypeAlias = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
@@ -294,7 +294,7 @@ class Exchange:
 
     question: StoredTurn
     answers: tuple[StoredTurn, ...]
-    before: Session
+    earlier_session: Session
     is_newest: bool
     """Whether the question is in the current session and no later question was answered."""
     parts: tuple[str, ...]
@@ -308,7 +308,7 @@ class Summary:
     """A summary of a session from its start to a certain turn."""
 
     session: int
-    covers_to: int
+    last_turn_id: int
     """The id of the last summarized turn."""
     fingerprint: str
     """The result of `fingerprint_turns` for the summarized turns."""
@@ -328,7 +328,7 @@ class SessionTurns:
         """Whether a summarized turn was edited or deleted after the summary was written."""
         if self.summary is None:
             return False
-        covered_turns = [one for one in self.turns if one.id <= self.summary.covers_to]
+        covered_turns = [one for one in self.turns if one.id <= self.summary.last_turn_id]
         return fingerprint_turns(covered_turns) != self.summary.fingerprint
 
 
@@ -353,9 +353,9 @@ class ChatSetting:
     ) -> "ChatSetting | None":
         """Return the setting with this key from the first scope that has it, or None."""
         for scope in scopes:
-            values = settings.get(scope, {})
-            if key in values:
-                return cls(scope, values[key])
+            scope_values = settings.get(scope, {})
+            if key in scope_values:
+                return cls(scope, scope_values[key])
         return None
 
 
@@ -382,11 +382,11 @@ def person_scopes(person_id: str, scopes: Sequence[str]) -> list[str]:
 
 OWNER_SEPARATOR = "/"
 """Separates the owner of a character from its name; no other preset's name may contain it."""
-CHARACTER_KEY = "character "
+CHARACTER_KEY_PREFIX = "character "
 """The key prefix of the settings that list an owner's characters."""
 
 
-def shown_name(name: str) -> str:
+def display_name(name: str) -> str:
     """Return the name of a preset or character as people see it, without the owner."""
     return name.rpartition(OWNER_SEPARATOR)[2]
 
@@ -449,7 +449,7 @@ _ATTACHMENT_NOUNS: Mapping[MediaKind, str] = {
     MediaKind.FORWARD: "forwarded message",
     MediaKind.OTHER: "something else",
 }
-MAX_TEXT_BYTES = 100 * 1024
+MAX_TEXT_FILE_BYTES = 100 * 1024
 """The maximum number of bytes that are read from a text file."""
 READABLE_KINDS = frozenset({MediaKind.IMAGE, MediaKind.FILE})
 """The kinds of attachments that can be read; only the content shows what a file really is."""
@@ -487,8 +487,8 @@ NO_FILES = AttachedFiles()
 
 def clean_file_name(name: str) -> str:
     """Return the file name at the end of a path, on one line and without brackets."""
-    _, _, last = name.replace("\\", "/").rpartition("/")
-    return " ".join(last.translate(_BRACKET_REPLACEMENTS).split())[:_MAX_NAME_CHARS]
+    _, _, file_name = name.replace("\\", "/").rpartition("/")
+    return " ".join(file_name.translate(_BRACKET_REPLACEMENTS).split())[:_MAX_NAME_CHARS]
 
 
 _BRACKET_REPLACEMENTS = str.maketrans("[]", "()")
@@ -506,8 +506,8 @@ def files_to_keep(message: IncomingMessage) -> tuple[MediaItem, ...]:
     return tuple(readable_files[:_MAX_KEPT_FILES])
 
 
-def to_repeated_question(
-    command: IncomingMessage, question: Turn, before: Sequence[Turn]
+def build_repeated_question(
+    command: IncomingMessage, question: Turn, earlier_turns: Sequence[Turn]
 ) -> IncomingMessage:
     """Return an earlier question as a new message that `command` asks the bot to answer."""
     return replace(
@@ -519,13 +519,13 @@ def to_repeated_question(
         quote=None,
         wake=WakeReason.DM,
         repeated_files=question.files,
-        earlier_files=unanswered_files(before),
+        earlier_files=unanswered_files(earlier_turns),
     )
 
 
-def unanswered_files(before: Sequence[Turn]) -> tuple[MediaItem, ...]:
-    """Return the files of the questions at the end of `before`, which have no answer yet."""
-    unanswered_questions = list(takewhile(lambda one: one.role == "user", reversed(before)))
+def unanswered_files(earlier_turns: Sequence[Turn]) -> tuple[MediaItem, ...]:
+    """Return the files of the questions at the end of `earlier_turns`, which have no answer yet."""
+    unanswered_questions = list(takewhile(lambda one: one.role == "user", reversed(earlier_turns)))
     return tuple(file for one in reversed(unanswered_questions) for file in one.files)
 
 

@@ -46,13 +46,13 @@ class BudgetCap:
     period: Period
     owner: str
     """The id of the person, channel or server, or the name of the preset."""
-    begins: str
+    period_start: str
     """The day or the month, such as "2026-11-22" or "2026-11", in UTC."""
     limit: int
 
     @property
     def key(self) -> str:
-        return f"{self.begins} {self.kind}:{self.owner}"
+        return f"{self.period_start} {self.kind}:{self.owner}"
 
 
 @value_class
@@ -98,25 +98,25 @@ _CSV_COLUMNS = (
 _FORMULA_STARTS = (*"=+-@", *"＝＋－＠")  # as OWASP lists them
 
 
-def format_usage_table(rows: Sequence[UsageRow]) -> str:
+def format_usage_csv(rows: Sequence[UsageRow]) -> str:
     """Return CSV with a header and a line for each row."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(_CSV_COLUMNS)
-    writer.writerows(_to_cells(row) for row in rows)
+    writer.writerows(_csv_row(row) for row in rows)
     return buffer.getvalue()
 
 
-def _to_cells(row: UsageRow) -> list[object]:
+def _csv_row(row: UsageRow) -> list[object]:
     total = row.total
-    is_known = total.cost or total.unpriced < total.answers
+    is_cost_known = total.cost or total.unpriced < total.answers
     names = (row.person, row.conversation, row.server, row.preset, row.provider, row.model)
     tokens = (total.prompt_tokens, total.cached_tokens, total.output_tokens)
-    cost = f"{total.cost / MICROS_PER_DOLLAR:.6f}" if is_known else ""
-    return [row.day, *map(_without_formula, names), total.answers, *tokens, cost, total.unpriced]
+    cost = f"{total.cost / MICROS_PER_DOLLAR:.6f}" if is_cost_known else ""
+    return [row.day, *map(_escape_formula, names), total.answers, *tokens, cost, total.unpriced]
 
 
-def _without_formula(text: str) -> str:
+def _escape_formula(text: str) -> str:
     """Escape a name so that a spreadsheet neither runs it as a formula nor splits it into rows."""
     text = " ".join(text.replace("\0", " ").split())
     return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

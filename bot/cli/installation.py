@@ -10,11 +10,11 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from bot.chat.access import COMMAND_LINE
+from bot.chat.access import COMMAND_LINE_ACTOR
 from bot.chat.incoming import create_forget_requests, parse_address
 from bot.chat.operation import EVERYWHERE, BackgroundWork, DeadLetter, Node, RoleHolder
 from bot.chat.outgoing import Attachment
-from bot.chat.usage import UsageRow, format_usage_table
+from bot.chat.usage import UsageRow, format_usage_csv
 from bot.cli.text_io import print_exactly, print_line, print_progress, write_private_text
 from bot.cli.typer_apps import command_app
 from bot.commands.personas import UserPersonas
@@ -112,7 +112,7 @@ async def log_change(
     database: Database, action: str, subject: str, before: str = "", after: str = ""
 ) -> None:
     audit = AuditLog(database, SystemClock())
-    await audit.record(COMMAND_LINE, action, subject, before, after)
+    await audit.record(COMMAND_LINE_ACTOR, action, subject, before, after)
 
 
 async def signal_all(topic: str, keys: Sequence[str]) -> None:
@@ -270,7 +270,7 @@ def pause(platform: _Platform = None, channel: _Channel = None) -> None:
     scope = parse_scope_options(platform, channel)
 
     def begin(database: Database) -> Awaitable[bool]:
-        return PauseStore(database, SystemClock()).begin(scope, COMMAND_LINE)
+        return PauseStore(database, SystemClock()).begin(scope, COMMAND_LINE_ACTOR)
 
     if not change_installation(begin, "pause answering", scope):
         raise UserError(f"{scope} is already paused; `troupe resume` ends the pause")
@@ -345,7 +345,7 @@ def usage(
     first = _parse_day(since) if since else today.replace(day=1)
     last = _parse_day(until) if until else today
     rows = run_async(read_usage(read_settings(), first, last))
-    sys.stdout.write(format_usage_table(rows))
+    sys.stdout.write(format_usage_csv(rows))
 
 
 async def read_usage(settings: Settings, first: date, last: date) -> Sequence[UsageRow]:

@@ -27,16 +27,16 @@ from bot.importers.card import (
     Card,
     CardContainer,
     card_file,
+    encode_card,
     load_card,
     read_card,
-    write_card,
 )
 from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.character_files import merge_character_file
 from bot.importers.file_kinds import (
-    CHARACTER_IMPORTS,
+    CHARACTER_KINDS,
     MAX_BYTES_READ,
-    PRESET_IMPORTS,
+    PRESET_KINDS,
     FileKind,
     check_file_kind,
 )
@@ -209,7 +209,7 @@ def import_preset(
     if into is not None:
         _add_to_preset(file, read_presets(folder).find(into), folder)
         return
-    check_file_kind(read_bytes(file, MAX_BYTES_READ), file, PRESET_IMPORTS)
+    check_file_kind(read_bytes(file, MAX_BYTES_READ), file, PRESET_KINDS)
     imported = preset_from_text(read_text(file), file, name, provider=provider)
     preset = imported.preset
     target = find_preset_file(folder, preset)
@@ -221,10 +221,10 @@ def import_preset(
 
 
 def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:
-    check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {*PRESET_IMPORTS, FileKind.LOREBOOK})
+    check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {*PRESET_KINDS, FileKind.LOREBOOK})
     target = find_preset_file(folder, preset)
     file_preset = parse_preset(read_text(target), str(target))  # omits a lorebook from another file
-    imported = preset_from_text(read_text(file), file, into=file_preset)
+    imported = preset_from_text(read_text(file), file, base=file_preset)
     write_text(target, export_preset(imported.preset))
     print_line(f"{file} was added to the preset {preset.name} in {target}")
     print_notes(imported.notes)
@@ -263,7 +263,7 @@ def import_card(
     """
     settings = read_settings()
     data = _read_card_file(file, settings)
-    check_file_kind(data, Path(file), CHARACTER_IMPORTS)
+    check_file_kind(data, Path(file), CHARACTER_KINDS)
     card = read_card(data, file)  # an error here comes before the folder is created
     folder = open_presets_folder(settings.presets_dir)
     default = _find_default_preset(folder, settings.default_preset)
@@ -315,7 +315,7 @@ def export_card(
             raise UserError(f"{file} does not end in a card format; use --as json, png, or charx")
         form = CardContainer(suffix)
     try:
-        file.write_bytes(write_card(load_card(preset, folder), form))
+        file.write_bytes(encode_card(load_card(preset, folder), form))
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
     print_line(f"the card of {preset.name} was written to {file}")

@@ -28,7 +28,7 @@ from bot.errors import RequestRefused, SettingsError, TemplateError, UserError
 from bot.importers.character_files import read_character_folder
 from bot.importers.file_kinds import (
     MAX_BYTES_READ,
-    TEMPLATE_FILES,
+    TEMPLATE_KINDS,
     FileKind,
     check_file_kind,
     detect_file_kind,
@@ -239,7 +239,7 @@ def _find_template(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
         except TemplateError as error:
             raise UserError(f"{error} (and there is no such file)") from None
     data = read_bytes(file, MAX_BYTES_READ)
-    check_file_kind(data, file, TEMPLATE_FILES)
+    check_file_kind(data, file, TEMPLATE_KINDS)
     match detect_file_kind(data):
         case FileKind.TOKENIZER_CONFIG:
             return TemplateChoice(), _parse_tokenizer_config(read_text(file), name_or_file)

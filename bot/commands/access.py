@@ -12,7 +12,7 @@ from bot.chat.incoming import (
     Person,
     WakeReason,
     parse_address,
-    read_source,
+    parse_source,
 )
 from bot.chat.session import ACCESS_KEY_PREFIX, BANNED_WORDS_KEY
 from bot.commands.authority import AdminCheck
@@ -400,7 +400,7 @@ class PairingCodes:
         code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))
         queue = await self._load_waiting_people()
         if person not in queue:
-            if sum(read_source(one[2]) == source for one in queue.values()) >= _MAX_CODES:
+            if sum(parse_source(one[2]) == source for one in queue.values()) >= _MAX_CODES:
                 return ""
             expires_at = f"{self.clock.now() + _CODE_LIFETIME_SECONDS:.0f}"
             value = f"{code} {expires_at} {message.address.conversation}"
@@ -408,7 +408,7 @@ class PairingCodes:
             queue = await self._load_waiting_people()
         # If others got codes at the same time, the earliest codes are kept.
         earliest_people = sorted(
-            (one[1], who) for who, one in queue.items() if read_source(one[2]) == source
+            (one[1], who) for who, one in queue.items() if parse_source(one[2]) == source
         )
         if person in [who for _, who in earliest_people[:_MAX_CODES]]:
             return queue[person][0]

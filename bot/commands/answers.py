@@ -13,7 +13,7 @@ from bot.chat.command import (
     parse_command,
 )
 from bot.chat.incoming import ButtonPress, ChatJoin, IncomingMessage, MessageEdit
-from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange, to_repeated_question
+from bot.chat.session import Claim, Exchange, StoredTurn, Turn, TurnRange, build_repeated_question
 from bot.commands.authority import (
     AdminCheck,
     is_group_author,
@@ -61,14 +61,14 @@ class NewestQuestionHandlers:
     async def _retry(self, request: CommandRequest) -> CommandResult:
         exchange = _require_newest_exchange(request)
         question, earlier_turns = exchange.question, exchange.earlier_turns
-        if not question.is_by(request.incoming.author):
+        if not question.is_from(request.incoming.author):
             await self.admins.require(
                 request.incoming, RETRY_OTHERS_ACTION, audited_as=RETRY_QUESTION
             )
         if exchange.turns is not None:
             newest_count = exchange.turns.newer_count + exchange.turns.count
             earlier_turns = tuple(request.recent[: len(request.recent) - newest_count])
-        repeated_message = to_repeated_question(request.incoming, question, earlier_turns)
+        repeated_message = build_repeated_question(request.incoming, question, earlier_turns)
         speakers = pick_speakers(request.active, exchange.answers)
         retry = AskedQuestion(repeated_message, speakers, earlier_turns=exchange.earlier_turns)
         return CommandResult("", removed_turns=exchange.turns, question=retry)
@@ -76,7 +76,7 @@ class NewestQuestionHandlers:
     @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
         exchange, message = _require_newest_exchange(request), request.incoming
-        is_own = exchange.question.is_by(message.author)
+        is_own = exchange.question.is_from(message.author)
         if not is_own or writes_as_group(message):  # unknown which admin asked it
             audited_as = "undo question"
             await self.admins.require(
@@ -169,8 +169,8 @@ _PRESS_OTHERS_ACTION = translatable("use the buttons of somebody else's question
 _COMMANDS_WITH_BUTTONS = frozenset({"preset", "settings", "forget", "new", "start", "memory"})
 """The commands whose replies have buttons of their own."""
 TYPING_HINTS = {
-    ButtonAction.NAME: translatable("Write /preset use and the name of the preset."),
-    ButtonAction.ABOUT: translatable(
+    ButtonAction.ENTER_NAME: translatable("Write /preset use and the name of the preset."),
+    ButtonAction.ENTER_ABOUT: translatable(
         "Write /me and how you describe yourself, or /me clear to delete it."
     ),
 }
@@ -184,11 +184,11 @@ _CONFIRMATION_LIFETIME = timedelta(minutes=15)
 _MAX_TURNS_BEFORE = 400
 _AUTHOR_ONLY_ACTIONS = MENU_ACTIONS | {
     ButtonAction.FORGET,
-    ButtonAction.KEEP,
+    ButtonAction.KEEP_DATA,
     ButtonAction.ADULT,
 }
 _NEWEST_ANSWER_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
-_ALWAYS_ALLOWED_ACTIONS = {ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP}
+_ALWAYS_ALLOWED_ACTIONS = {ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP_DATA}
 _AUDIT_NAMES = {
     ButtonAction.RETRY: RETRY_QUESTION,
     ButtonAction.CONTINUE: "continue answer",
@@ -260,7 +260,7 @@ class AnswerButtons:
         """Return a button's exchange, and audit admins who change other people's answers."""
         exchange = await self.find(press, data)
         audited_as = _AUDIT_NAMES.get(data.action)
-        if audited_as is not None and not exchange.question.turn.is_by(press.author):
+        if audited_as is not None and not exchange.question.turn.is_from(press.author):
             await self.admins.record_admin_action(press, audited_as)
         return exchange
 
@@ -302,7 +302,7 @@ class AnswerButtons:
         is_message = turn.turn.role == "user"
         if is_message and turn.turn.sent_as:
             raise UserError(NOT_REMEMBERED_NOTICE)
-        is_own = exchange.question.turn.is_by(message.author)
+        is_own = exchange.question.turn.is_from(message.author)
         if is_own and not (is_message and writes_as_group(message)):
             return
         if is_message:  # as the group: unknown which admin wrote it
@@ -315,16 +315,16 @@ class AnswerButtons:
             quoted_turn, exchange = await self.find_quoted(message)
         except UserError:
             return False
-        return quoted_turn.turn.role != "user" and exchange.question.turn.is_by(message.author)
+        return quoted_turn.turn.role != "user" and exchange.question.turn.is_from(message.author)
 
     async def check_asker(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if the author of the command is neither the asker nor an admin."""
-        if not exchange.question.turn.is_by(message.author):
+        if not exchange.question.turn.is_from(message.author):
             await self.admins.require(message, RETRY_OTHERS_ACTION, audited_as=RETRY_QUESTION)
 
     async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if a personal history belongs to somebody else, except for admins."""
-        is_own = exchange.question.turn.is_by(message.author)
+        is_own = exchange.question.turn.is_from(message.author)
         if message.address.has_personal_history and not is_own:
             await self.admins.require(message, _SEE_OTHERS_ACTION, audited_as="read context")
 

@@ -12,7 +12,7 @@ import structlog
 
 from bot.chat.command import FIELD_SEPARATOR, CommandOption, CommandSpec, parse_command
 from bot.chat.incoming import Address, IncomingMessage, MediaKind
-from bot.chat.session import OWNER_SEPARATOR, PresetVersion, shown_name
+from bot.chat.session import OWNER_SEPARATOR, PresetVersion, display_name
 from bot.commands.authority import AdminCheck
 from bot.commands.presets import Greetings, preset_line
 from bot.commands.request import CommandRequest, CommandResult, admin_command, command
@@ -135,7 +135,7 @@ class CharacterHandlers:
         name = await self.find_full_name(typed_name, character_owner(incoming), "/character edit")
         if (card := await self.download_attached_file(incoming)) is not None:
             preset = await self._convert_card(card, incoming)
-            preset = with_changed_texts(preset, {"name": shown_name(name)})
+            preset = with_changed_texts(preset, {"name": display_name(name)})
         elif not fields:
             raise UserError(_HOW_TO_EDIT_NOTICE)
         else:
@@ -168,7 +168,7 @@ class CharacterHandlers:
         name = await self.find_full_name(request.argument, owner, "/character remove")
         await self.resolver.characters.announce(name, "", "", **request.change_author)
         await self.versions.delete(name)
-        text = translatable("{name} was deleted.", name=shown_name(name))
+        text = translatable("{name} was deleted.", name=display_name(name))
         return CommandResult(text, changes_channel=True)
 
     async def form(self, message: IncomingMessage) -> Sequence[tuple[CommandOption, str]]:
@@ -195,7 +195,7 @@ class CharacterHandlers:
             is_shared = called_command.text.partition(" ")[0] == "share"
             owner = message.author.id if is_shared else character_owner(message)
             names = await self.resolver.characters.descriptions(owner)
-        return self.resolver.complete(text, map(shown_name, names))
+        return self.resolver.complete(text, map(display_name, names))
 
     async def _require_character_permission(self, message: IncomingMessage) -> None:
         if not message.is_private:
@@ -212,15 +212,15 @@ class CharacterHandlers:
         names = await self.resolver.characters.descriptions(owner)
         wanted_id = preset_id(word.strip())
         for name in names:
-            if preset_id(shown_name(name)) == wanted_id:
+            if preset_id(display_name(name)) == wanted_id:
                 return name
-        raise _missing_character_error(word, [shown_name(one) for one in names])
+        raise _missing_character_error(word, [display_name(one) for one in names])
 
     async def load_newest_version(self, name: str) -> Preset:
         """Return the newest version of a character. `name` is the full name of its preset."""
         newest_version = await self.versions.newest(name)
         if newest_version is None:
-            raise _missing_character_error(shown_name(name))
+            raise _missing_character_error(display_name(name))
         return await asyncio.to_thread(parse_preset, newest_version.content, name)
 
     async def download_attached_file(self, message: IncomingMessage) -> bytes | None:
@@ -277,7 +277,7 @@ class CharacterHandlers:
         behavior = self.resolver.find_behavior_preset(request.active)
         preset_and_version = await self.resolver.characters.find(name, behavior)
         if preset_and_version is None:
-            raise _missing_character_error(shown_name(name))
+            raise _missing_character_error(display_name(name))
         return preset_and_version[0]
 
     async def _store_as_new(self, request: CommandRequest, preset: Preset) -> Preset:
@@ -286,7 +286,7 @@ class CharacterHandlers:
         own_names = await self.resolver.characters.descriptions(owner)
         max_characters = self.max_per_person if request.incoming.is_private else self.max_per_server
         operator_keys = set(map(_confusable_key, (*self.resolver.presets, *self.resolver.disabled)))
-        names = {_confusable_key(shown_name(one)): one for one in own_names}
+        names = {_confusable_key(display_name(one)): one for one in own_names}
         number, new_preset = 1, preset
         while (key := _confusable_key(new_preset.name)) in operator_keys or key in names:
             latest = await self.versions.newest(names[key]) if key not in operator_keys else None

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from bot.chat.command import ButtonAction, CommandOption, CommandSpec, encode_button
 from bot.chat.incoming import ButtonPress, Person, Request
 from bot.chat.memory import (
-    APPROVAL_KEY,
+    MEMORY_APPROVAL_KEY,
     Audience,
     Memory,
     MemoryPlace,
@@ -20,20 +20,20 @@ from bot.chat.memory import (
     SubjectKind,
 )
 from bot.chat.outgoing import Attachment, Button, Menu, MenuOption
-from bot.chat.session import OWNER_SEPARATOR, Claim, Consent, Turn, shown_name
+from bot.chat.session import OWNER_SEPARATOR, Claim, Consent, Turn, display_name
 from bot.commands.authority import writes_as_group
 from bot.commands.characters import CharacterHandlers, with_changed_texts
 from bot.commands.request import CommandRequest, CommandResult, private_command
 from bot.errors import UserError
-from bot.importers.chats import MAX_CHAT_LINES, ChatLine, ExportedChat, write_chat
+from bot.importers.chats import MAX_CHAT_LINES, ChatLine, ExportedChat, encode_chat
 from bot.importers.memory_files import (
     MAX_MEMORY_CHARS,
     MemoryFile,
     add_to_lorebook,
+    encode_character_card,
+    encode_memories,
+    encode_world_info,
     read_memory_file,
-    write_character,
-    write_json,
-    write_world_info,
 )
 from bot.memory.recall import MemoryRecaller
 from bot.prompting.presets.fields import preset_id
@@ -279,7 +279,7 @@ class MemoryHandlers:
             new_memory = await self.memories.change(memory.id, reader, state=MemoryState.KEPT)
             return await self._show_detail(request, new_memory, translatable("Approved."))
         state, server = "on" if word == "on" else None, message.scopes[-1]
-        await request.store(admins.chat_settings, server, APPROVAL_KEY, state)
+        await request.store(admins.chat_settings, server, MEMORY_APPROVAL_KEY, state)
         text = translatable("New memories about this chat wait until an admin approves them.")
         return CommandResult(text if state else translatable("New memories don't need approval."))
 
@@ -304,11 +304,11 @@ class MemoryHandlers:
         text = translatable("Your memories: {count}", count=len(own_memories))
         match word.lower():
             case "" | "json":
-                file = Attachment("memories.json", write_json(own_memories, person))
+                file = Attachment("memories.json", encode_memories(own_memories, person))
             case "lorebook":
-                file = Attachment("world-info.json", write_world_info(own_memories, person))
+                file = Attachment("world-info.json", encode_world_info(own_memories, person))
             case "chat":
-                content = write_chat(await self._load_chat_to_export(request))
+                content = encode_chat(await self._load_chat_to_export(request))
                 file = Attachment("chat.jsonl", content)
                 text = translatable("Your chat with me.")
             case _:
@@ -327,7 +327,7 @@ class MemoryHandlers:
         local_memories = [one for one in memories if _may_be_known_at(_message_place(message), one)]
         known_memories = [one for one in local_memories if _is_known_to_character(preset.name, one)]
         chat = await self._load_chat_to_export(request) if message.is_private else None
-        content = write_character(preset, known_memories, chat, message.author.id)
+        content = encode_character_card(preset, known_memories, chat, message.author.id)
         text = translatable(
             "Memories of {name}: {count}. /memory import and SillyTavern can read this file.",
             name=preset.character_name,
@@ -440,7 +440,7 @@ class MemoryHandlers:
     async def _usable_presets(self, request: CommandRequest) -> dict[str, str]:
         """Map ids, derived from preset and character names, to the presets usable here."""
         descriptions = await self.characters.resolver.list_descriptions(request.incoming)
-        by_name = {preset_id(shown_name(one)): one for one in descriptions}
+        by_name = {preset_id(display_name(one)): one for one in descriptions}
         return by_name | {preset_id(one.character_name): one.name for one in request.active.presets}
 
     @private_command(
@@ -529,7 +529,9 @@ class MemoryHandlers:
             raise UserError(translatable("You are writing as the group. Use your own name."))
         settings = self.characters.admins.chat_settings
         if memory.subject.kind is SubjectKind.PLACE and not request.is_private:
-            needs_admin = await settings.resolve(request.scopes[-1:], APPROVAL_KEY) is not None
+            needs_admin = (
+                await settings.resolve(request.scopes[-1:], MEMORY_APPROVAL_KEY) is not None
+            )
             if needs_admin and not await self.characters.admins.is_admin(request):
                 memory = replace(memory, state=MemoryState.PROPOSED)
         model, vector = await self._embed(memory.text) or ("", None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bot.chat.command import ButtonAction, ButtonData, CommandOption, encode_button
 from bot.chat.incoming import ButtonPress
 from bot.chat.outgoing import Button, Menu, MenuOption
-from bot.chat.session import ChatSetting, HistoryScope, shown_name
+from bot.chat.session import ChatSetting, HistoryScope, display_name
 from bot.commands.authority import AdminCheck
 from bot.commands.personas import UserPersonas
 from bot.commands.request import CommandRequest, CommandResult, command
@@ -33,11 +33,11 @@ _OBSERVE_LABELS = {
     "inherit": translatable("Use the inherited setting"),
 }
 FORM_TEXTS = {
-    ButtonAction.NAME: (
+    ButtonAction.ENTER_NAME: (
         translatable("Who should answer here?"),
         translatable("The name of the preset"),
     ),
-    ButtonAction.ABOUT: (translatable("About me"), translatable("Your description here")),
+    ButtonAction.ENTER_ABOUT: (translatable("About me"), translatable("Your description here")),
 }
 """The title and the input label of each form."""
 
@@ -59,7 +59,7 @@ class SettingMenus:
         )
         buttons = (
             _button(translatable("👥 Add or remove"), ButtonAction.CHARACTERS, request, row=1),
-            _button(translatable("✏ By name"), ButtonAction.NAME, request, row=1),
+            _button(translatable("✏ By name"), ButtonAction.ENTER_NAME, request, row=1),
             _button(translatable("↩ Inherited"), ButtonAction.RESET, request, row=2),
             _button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=2),
         )
@@ -94,7 +94,7 @@ class SettingMenus:
         shown_presets = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
         active = request.active.names
         options = tuple(
-            MenuOption(shown_name(name), _hash_for_button(name), description, name in active)
+            MenuOption(display_name(name), _hash_for_button(name), description, name in active)
             for name, description in shown_presets
         )
         data = encode_button(choose_action, request.part, page)
@@ -123,7 +123,7 @@ class SettingMenus:
         ]
         buttons = (
             _button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, number=1),
-            _button(translatable("✏ About me"), ButtonAction.ABOUT, request),
+            _button(translatable("✏ About me"), ButtonAction.ENTER_ABOUT, request),
         )
         return CommandResult(join_texts(lines), menus=(observing_menu, scope_menu), buttons=buttons)
 
@@ -164,9 +164,9 @@ class SettingMenus:
         """Return the command for a choice, if any; raises `UserError` if its preset is gone."""
         typed_text = " ".join("".join(press.values).split())
         match data.action:
-            case ButtonAction.NAME:
+            case ButtonAction.ENTER_NAME:
                 return f"/preset use {typed_text}"
-            case ButtonAction.ABOUT:
+            case ButtonAction.ENTER_ABOUT:
                 return f"/me {typed_text or 'clear'}"
             case ButtonAction.TOGGLE:
                 preset = await self._chosen_preset(press)
@@ -185,7 +185,12 @@ class SettingMenus:
     async def show_after_choice(self, data: ButtonData, request: CommandRequest) -> CommandResult:
         """Show the menu again after a choice, or the menu that the choice opens."""
         match data.action:
-            case ButtonAction.PRESETS | ButtonAction.USE | ButtonAction.RESET | ButtonAction.NAME:
+            case (
+                ButtonAction.PRESETS
+                | ButtonAction.USE
+                | ButtonAction.RESET
+                | ButtonAction.ENTER_NAME
+            ):
                 return await self.presets(request)
             case ButtonAction.CHARACTERS | ButtonAction.TOGGLE:
                 return await self.characters(request)

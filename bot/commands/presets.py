@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from bot.chat.command import Command, CommandOption, CommandSpec
 from bot.chat.incoming import ChatJoin, IncomingMessage, WakeReason
-from bot.chat.session import shown_name
+from bot.chat.session import display_name
 from bot.commands.authority import AdminCheck
 from bot.commands.menus import describe_origin
 from bot.commands.request import CommandRequest, CommandResult, admin_command, command
@@ -201,7 +201,11 @@ class Greetings:
 
 def _candidate_line(one: SpeakerCandidate) -> Text:
     reasons = join_texts(map(to_translatable, one.reasons), translatable(", "))
-    placeholders = {"name": shown_name(one.preset), "score": f"{one.score:.1f}", "reasons": reasons}
+    placeholders = {
+        "name": display_name(one.preset),
+        "score": f"{one.score:.1f}",
+        "reasons": reasons,
+    }
     if one.chosen:
         return translatable("→ {name} answers (score {score}): {reasons}", **placeholders)
     return translatable("· {name} does not answer (score {score}): {reasons}", **placeholders)
@@ -214,7 +218,7 @@ def _active_here_line(origin: str) -> Text:
 def preset_line(name: str, description: str, active: Collection[str]) -> str:
     """Return a line with a preset's name and description, marked if it is active."""
     suffix = f": {description[:_MAX_LISTED_CHARS]}" if description else ""
-    return f"{'→' if name in active else '·'} {shown_name(name)}{suffix}"
+    return f"{'→' if name in active else '·'} {display_name(name)}{suffix}"
 
 
 def _join_names(presets: Sequence[Preset]) -> str:

@@ -353,7 +353,7 @@ class PrivacyHandlers:
             is_by_author = quote.author is not None and quote.author.id == message.author.id
             is_own = is_by_author or request.is_asker
         elif request.argument == "me":
-            confirm = (ButtonAction.FORGET, ButtonAction.KEEP)
+            confirm = (ButtonAction.FORGET, ButtonAction.KEEP_DATA)
             buttons = action_buttons(request.part, message.locale, *confirm)
             return CommandResult(_FORGET_ME_QUESTION, buttons=buttons)
         elif request.argument == "last":
@@ -361,7 +361,7 @@ class PrivacyHandlers:
             message_id = exchange.question.message_id if exchange is not None else None
             if exchange is None or message_id is None:
                 raise UserError(translatable("There is no question in this conversation yet."))
-            is_own = exchange.question.is_by(message.author)
+            is_own = exchange.question.is_from(message.author)
         else:
             action = translatable("delete the conversation of this channel")
             await require(message, action, needs_name=True, audited_as="forget channel")

@@ -103,7 +103,9 @@ class Recaps:
             turns = list(dropwhile(lambda one: one.turn.role == "assistant", turns))
         ids = {id(one) for one in await self.summarizer.filter_turns([one.turn for one in turns])}
         new_turns = [one for one in turns if id(one.turn) in ids]
-        has_news = any(not one.turn.is_by(message.author) for one in new_turns if one.turn.speaker)
+        has_news = any(
+            not one.turn.is_from(message.author) for one in new_turns if one.turn.speaker
+        )
         has_news = has_news or (cutoff is not None and message.is_private)
         moment = datetime.fromtimestamp(start or 0, UTC)
         return moment, new_turns if has_news else ()
@@ -114,7 +116,9 @@ class Recaps:
             return ""
         chat = message.address.chat.removeprefix("-100")  # Telegram's links omit it
         link_parts = {"server": message.scopes[-1].rpartition(":")[2], "chat": chat}
-        return self.limits(message.address).message_link.format(**link_parts, message=message_id)
+        return self.limits(message.address).message_link_template.format(
+            **link_parts, message=message_id
+        )
 
 
 def _parse_start_time(argument: str, now: datetime) -> datetime | None:

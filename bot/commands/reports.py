@@ -8,7 +8,7 @@ from typing import TypeAlias
 from bot.chat.incoming import IncomingMessage
 from bot.chat.outgoing import Attachment
 from bot.chat.receipt import DroppedItem, Receipt
-from bot.chat.session import shown_name
+from bot.chat.session import display_name
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal, format_cost
 from bot.commands.request import CommandRequest, CommandResult, private_command
 from bot.errors import UserError
@@ -145,7 +145,7 @@ def _heading(number: int, receipt: Receipt) -> Text:
     limit_text = translatable(" of {limit}", limit=receipt.limit)
     return translatable(
         "{preset}{version} on {provider}/{model}, receipt {receipt}: {tokens}{limit} tokens",
-        preset=shown_name(receipt.preset),
+        preset=display_name(receipt.preset),
         version=version_text if receipt.preset_version else "",
         provider=receipt.provider,
         model=receipt.prompt.model,

@@ -12,7 +12,7 @@ from aiohttp import web
 from pydantic import Field
 
 from bot.chat.access import ApiScope
-from bot.chat.usage import MICROS_PER_DOLLAR, UsageTotal, format_usage_table
+from bot.chat.usage import MICROS_PER_DOLLAR, UsageTotal, format_usage_csv
 from bot.console.operation import OperationPage
 from bot.console.routes import NavigationItem, RouteGroup, Values, as_download, route
 from bot.ports import Clock
@@ -169,7 +169,7 @@ class HomePage(RouteGroup):
         first, last = self._choose_day_range(since, until)
         end = _start_of_day(last + timedelta(days=1))
         rows = await self.totals.usage_by_day(_start_of_day(first), end)
-        return as_download(format_usage_table(rows), "text/csv", 'filename="usage.csv"')
+        return as_download(format_usage_csv(rows), "text/csv", 'filename="usage.csv"')
 
 
 def _compute_percentiles(counts: Counter[float]) -> tuple[float, float] | None:

@@ -293,13 +293,13 @@ class RateLimitedSurface(Surface):
         """Return the limits for one kind of call in a chat, for the whole chat, and for the bot."""
         learns, edits = self.settings.pacing == "learned", self.best_effort
         if not is_message:
-            bot_windows = limits.bot_calls if limits.counts_typing else ()
+            bot_windows = limits.bot_call_windows if limits.counts_typing else ()
             return (), (), _adjust_windows(bot_windows, learns=learns, reserves=True)
         learns_chat = learns and not edits
         return (
-            _adjust_windows(limits.route_calls, learns=learns_chat, reserves=edits),
-            _adjust_windows(limits.chat_calls, learns=learns_chat, reserves=edits),
-            _adjust_windows(limits.bot_calls, learns=learns, reserves=edits),
+            _adjust_windows(limits.route_call_windows, learns=learns_chat, reserves=edits),
+            _adjust_windows(limits.chat_call_windows, learns=learns_chat, reserves=edits),
+            _adjust_windows(limits.bot_call_windows, learns=learns, reserves=edits),
         )
 
     async def _wait_for_limit(self, source: str, lane: str, scopes: list[RateLimitScope]) -> None:

@@ -18,9 +18,9 @@ from typing import TypeVar
 import structlog
 from typing_extensions import override
 
-from bot.chat.incoming import parse_address, read_source
+from bot.chat.incoming import parse_address, parse_source
 from bot.chat.outgoing import (
-    NOTICE_PARTS,
+    FIRST_NOTICE_PART,
     Limits,
     MessageContent,
     MessageSearch,
@@ -172,11 +172,11 @@ class Sender:
 
     def seconds_on_hold(self, lane: str) -> float:
         """Return how many seconds the bot's rate limit delays the delivery to a chat."""
-        return self._queue.seconds_until_admitted(read_source(lane), lane)
+        return self._queue.seconds_until_admitted(parse_source(lane), lane)
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
         """Claim and return the first due row of each lane whose bot runs here."""
-        served_lanes = [key for key in keys if read_source(key) in self.surfaces]
+        served_lanes = [key for key in keys if parse_source(key) in self.surfaces]
         rows = await self.outbox.reserve_due(served_lanes) if served_lanes else ()
         return {row.address.lane: row for row in rows}
 
@@ -367,7 +367,7 @@ class Sender:
         surface = self.surfaces[row.address.source]
         match row.op:
             case OutboxOperation.SEND:
-                if row.part >= NOTICE_PARTS and (
+                if row.part >= FIRST_NOTICE_PART and (
                     await self.outbox.has_later_rows(row)
                     or not self._is_notice_due(row.address.lane)
                 ):
@@ -429,7 +429,7 @@ class Sender:
             return True
         now, lane = self.clock.monotonic(), row.address.lane
         do_others_succeed = any(
-            key != lane and read_source(key) == row.address.source and now - at < _HEALTHY_SECONDS
+            key != lane and parse_source(key) == row.address.source and now - at < _HEALTHY_SECONDS
             for key, at in self._succeeded_at.items()
         )
         return do_others_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES

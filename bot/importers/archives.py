@@ -24,7 +24,7 @@ _MAX_ENTRIES = 20_000
 _MAX_COMPRESSION_RATIO = 100
 _MIN_SUSPICIOUS_BYTES = 2**20  # smaller files may be compressed a thousandfold
 
-MAIN_ICON = "assets/icon/image/main.png"
+MAIN_ICON_PATH = "assets/icon/image/main.png"
 _CARD_PATH = "card.json"
 _ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that equal cards become equal files
 
@@ -46,7 +46,7 @@ def read_charx(data: bytes) -> tuple[bytes, dict[str, bytes]]:
     return files.pop(_CARD_PATH), files
 
 
-def write_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
+def encode_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
     """Return a CHARX file; equal cards yield equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -59,9 +59,9 @@ def write_charx(card: bytes, assets: Mapping[str, bytes]) -> bytes:
 def read_haruhi_zip(data: bytes) -> CharacterData:
     """Return the ChatHaruhi character in a zip; raise `PresetError` or `CharacterError`."""
     files = _unpack(data)
-    persona_file, database = (
-        _find_topmost(files, _PERSONA_FILE),
-        _find_topmost(files, _DATABASE_FILE),
+    persona_file, database_file = (
+        _find_topmost_file(files, _PERSONA_FILE),
+        _find_topmost_file(files, _DATABASE_FILE),
     )
     if persona_file is None:
         raise CharacterError.translatable(
@@ -69,13 +69,13 @@ def read_haruhi_zip(data: bytes) -> CharacterData:
             " stories",
             persona=_PERSONA_FILE,
         )
-    if database is not None:
-        stories = _read_documents(files[database])
+    if database_file is not None:
+        stories = _read_documents(files[database_file])
     else:
         names = sorted(name for name in files if _STORY_FILE.search(name))
         stories = [_decode_text(files[name]) for name in names if name != persona_file]
-    texts = tuple(story for story in stories if story.strip())
-    return with_default_placeholder(CharacterData(_decode_text(files[persona_file]), texts))
+    story_texts = tuple(story for story in stories if story.strip())
+    return with_default_placeholder(CharacterData(_decode_text(files[persona_file]), story_texts))
 
 
 def _unpack(data: bytes) -> dict[str, bytes]:
@@ -92,19 +92,19 @@ def _unpack(data: bytes) -> dict[str, bytes]:
 
 
 def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
-    sizes: dict[str, int] = {}
+    sizes_by_path: dict[str, int] = {}
     for entry in entries:
         path, size = entry.filename, entry.file_size
         is_outside = path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/")
         is_bomb = size > max(_MAX_COMPRESSION_RATIO * entry.compress_size, _MIN_SUSPICIOUS_BYTES)
-        if is_outside or is_bomb or path in sizes:
+        if is_outside or is_bomb or path in sizes_by_path:
             raise PresetError.translatable(
                 "{path} points outside the archive, occurs twice, or is a zip bomb; do not trust"
                 " this file",
                 path=repr(path[:80]),
             )
-        sizes[path] = size
-    if sum(sizes.values()) > _MAX_UNPACKED_BYTES or len(sizes) > _MAX_ENTRIES:
+        sizes_by_path[path] = size
+    if sum(sizes_by_path.values()) > _MAX_UNPACKED_BYTES or len(sizes_by_path) > _MAX_ENTRIES:
         raise PresetError.translatable(
             "it unpacks to more than {limit} MiB or {files} files",
             limit=_MAX_UNPACKED_BYTES // 2**20,
@@ -123,7 +123,7 @@ def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     return content
 
 
-def _find_topmost(names: Iterable[str], file_name: str) -> str | None:
+def _find_topmost_file(names: Iterable[str], file_name: str) -> str | None:
     """Return the path of the file named `file_name` nearest to the archive's root, or None."""
     matching_paths = (name for name in names if name.rpartition("/")[2] == file_name)
     return min(matching_paths, key=lambda name: name.count("/"), default=None)
@@ -131,7 +131,7 @@ def _find_topmost(names: Iterable[str], file_name: str) -> str | None:
 
 def _decode_text(data: bytes) -> str:
     try:
-        return _plain_text(data.decode("utf-8-sig"))
+        return _clean_text(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise CharacterError.translatable(
             "it contains text that is not UTF-8; save it as UTF-8"
@@ -144,12 +144,12 @@ def _read_documents(data: bytes) -> list[str]:
             database.deserialize(data)
             database.execute("PRAGMA trusted_schema = OFF")
             rows = database.execute(_SELECT_DOCUMENTS)
-            return [_plain_text(text) for (text,) in rows if isinstance(text, str)]
+            return [_clean_text(text) for (text,) in rows if isinstance(text, str)]
     except sqlite3.Error as error:
         raise CharacterError.translatable(
             "its {database} cannot be read: {error}", database=_DATABASE_FILE, error=str(error)
         ) from error
 
 
-def _plain_text(text: str) -> str:
+def _clean_text(text: str) -> str:
     return strip_hidden_text(text).replace("\r\n", "\n").strip()

@@ -38,14 +38,14 @@ def dump_json(content: Json, *, indent: int | None = None) -> bytes:
     return json.dumps(content, ensure_ascii=False, indent=indent, allow_nan=False).encode()
 
 
-_V1_TEXTS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
-_V2_TEXTS = (
+_V1_TEXT_KEYS = ("name", "description", "personality", "scenario", "first_mes", "mes_example")
+_V2_TEXT_KEYS = (
     *("creator_notes", "system_prompt", "post_history_instructions", "creator"),
     "character_version",
 )
 _MAX_NAME_CHARS = 1000
 _V2_DEFAULTS: Json = {
-    **dict.fromkeys(_V2_TEXTS, ""),
+    **dict.fromkeys(_V2_TEXT_KEYS, ""),
     "alternate_greetings": [],
     "tags": [],
     "extensions": {},
@@ -105,52 +105,52 @@ def _read_card(data: bytes) -> Card:
             "it is larger than {limit} MiB; shrink its images", limit=limit
         )
     if data.startswith(png.SIGNATURE):
-        image, v2, v3 = png.read_png(data)
-        older = _load_json(v2) if v2 and v3 else None
-        return replace(_make_card(_load_json(v3 or v2)), image=image, older_card=older)
+        image, v2_json, v3_json = png.read_png(data)
+        older = _load_json(v2_json) if v2_json and v3_json else None
+        return replace(_make_card(_load_json(v3_json or v2_json)), image=image, older_card=older)
     if data.startswith(b"PK\x03\x04"):
-        text, assets = charx.read_charx(data)
-        return replace(_make_card(_load_json(text)), assets=assets)
+        card_json, assets = charx.read_charx(data)
+        return replace(_make_card(_load_json(card_json)), assets=assets)
     if data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return _make_card(_load_json(data))
     raise PresetError.translatable("it is not a character card (PNG, CHARX, or a JSON object)")
 
 
-def write_card(card: Card, container: CardContainer) -> bytes:
+def encode_card(card: Card, container: CardContainer) -> bytes:
     """Return the content of a file with the card, including all fields and the image."""
     match container:
         case CardContainer.JSON:
             return dump_json(card.content, indent=2)
         case CardContainer.PNG:
-            newest = dump_json(card.content) if card.spec is CardSpec.V3 else None
-            older = card.older_card or (_to_v2(card) if card.spec is CardSpec.V3 else card.content)
+            v3 = dump_json(card.content) if card.spec is CardSpec.V3 else None
+            v2 = card.older_card or (_to_v2(card) if card.spec is CardSpec.V3 else card.content)
             image = find_character_image(card) or png.blank_image()
-            return png.write_png(image, v2=dump_json(older), v3=newest)
+            return png.encode_png(image, v2_json=dump_json(v2), v3_json=v3)
         case CardContainer.CHARX:
             assets = dict(card.assets)
             if card.image is not None and not assets:
-                assets[charx.MAIN_ICON] = card.image
-            return charx.write_charx(dump_json(_to_v3(card), indent=2), assets)
+                assets[charx.MAIN_ICON_PATH] = card.image
+            return charx.encode_charx(dump_json(_to_v3(card), indent=2), assets)
 
 
 def _make_card(content: Json) -> Card:
-    spec, fields = _spec_and_fields(content)
-    texts = JsonFields(fields)
-    if not texts.text("name").strip():
+    spec, fields = _find_spec_and_fields(content)
+    text_fields = JsonFields(fields)
+    if not text_fields.text("name").strip():
         raise PresetError.translatable("the card has no name; set the field `name`")
-    if max(len(texts.text("name")), len(texts.text("nickname"))) > _MAX_NAME_CHARS:
+    if max(len(text_fields.text("name")), len(text_fields.text("nickname"))) > _MAX_NAME_CHARS:
         raise PresetError.translatable(
             "the name is longer than {limit} characters; shorten it", limit=_MAX_NAME_CHARS
         )
-    return Card(spec, content, texts)
+    return Card(spec, content, text_fields)
 
 
-def _spec_and_fields(content: Json) -> tuple[CardSpec, Json]:
-    kinds = {"chara_card_v2": CardSpec.V2, "chara_card_v3": CardSpec.V3}
+def _find_spec_and_fields(content: Json) -> tuple[CardSpec, Json]:
+    known_specs = {"chara_card_v2": CardSpec.V2, "chara_card_v3": CardSpec.V3}
     spec, fields = content.get("spec"), content.get("data")
     if isinstance(spec, str) and isinstance(fields, dict):
-        if spec in kinds:
-            return kinds[spec], fields
+        if spec in known_specs:
+            return known_specs[spec], fields
         raise PresetError.translatable(
             "the card's spec {spec} is unknown; export it as chara_card_v2 or chara_card_v3",
             spec=repr(spec),
@@ -164,7 +164,7 @@ def _spec_and_fields(content: Json) -> tuple[CardSpec, Json]:
 
 def _to_v2(card: Card) -> Json:
     if card.spec is CardSpec.V1:
-        v1_fields = {key: card.content.get(key, "") for key in _V1_TEXTS}
+        v1_fields = {key: card.content.get(key, "") for key in _V1_TEXT_KEYS}
         return {
             "spec": "chara_card_v2",
             "spec_version": "2.0",
@@ -206,8 +206,8 @@ def load_card(preset: Preset, folder: Path) -> Card:
     """
     file = card_file(folder, preset)
     if not file.is_file():
-        card = {"spec": "chara_card_v3", "spec_version": "3.0", "data": card_fields(preset)}
-        return read_card(json.dumps(card).encode(), preset.name)
+        card_json = {"spec": "chara_card_v3", "spec_version": "3.0", "data": card_fields(preset)}
+        return read_card(json.dumps(card_json).encode(), preset.name)
     try:
         return read_card(file.read_bytes(), str(file))
     except OSError as error:
@@ -218,7 +218,7 @@ def load_card(preset: Preset, folder: Path) -> Card:
 
 def card_fields(preset: Preset) -> Json:
     """Return the `data` of a card that is created from a preset."""
-    examples = [
+    example_lines = [
         f"{'{{user}}' if one.role == 'user' else '{{char}}'}: {one.text}" for one in preset.messages
     ]
     fields: Json = {
@@ -227,7 +227,7 @@ def card_fields(preset: Preset) -> Json:
         "personality": preset.personality or "",
         "scenario": preset.scenario or "",
         "first_mes": preset.greeting or "",
-        "mes_example": "\n".join(["<START>", *examples]) if examples else "",
+        "mes_example": "\n".join(["<START>", *example_lines]) if example_lines else "",
         "creator_notes": preset.description,
         "system_prompt": preset.system or "",
         "post_history_instructions": preset.post_history_instructions or "",
@@ -245,14 +245,14 @@ def card_fields(preset: Preset) -> Json:
     return fields
 
 
-_CARD_KEY_NAMES = {
+_CARD_KEYS = {
     "uid": "id",
     "key": "keys",
     "keysecondary": "secondary_keys",
     "order": "insertion_order",
     **{name: name for name in ("comment", "content", "constant", "selective")},
 }
-_WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_WORD_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _UNCHANGED_KEYS = frozenset({"selectiveLogic", "useProbability"})
 
 
@@ -260,14 +260,14 @@ def to_card_entry(row: object) -> object:
     """Convert a World Info entry to an entry of a card's `character_book`, like SillyTavern."""
     if not isinstance(row, dict):
         return row
-    converted_names = {*_CARD_KEY_NAMES, "disable", "extensions"}
+    converted_keys = {*_CARD_KEYS, "disable", "extensions"}
     other_fields = {
-        name if name in _UNCHANGED_KEYS else _WORD_BORDER.sub("_", name).lower(): value
+        name if name in _UNCHANGED_KEYS else _WORD_BOUNDARY.sub("_", name).lower(): value
         for name, value in row.items()
-        if name not in converted_names
+        if name not in converted_keys
     }
     return {
-        **{_CARD_KEY_NAMES[name]: value for name, value in row.items() if name in _CARD_KEY_NAMES},
+        **{_CARD_KEYS[name]: value for name, value in row.items() if name in _CARD_KEYS},
         "enabled": not row.get("disable"),
         "position": "after_char" if row.get("position") else "before_char",
         "extensions": {**other_fields, **JsonFields(row.get("extensions")).values},

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from bot.importers.card import Card, Json
-from bot.importers.sillytavern_settings import read_regex_scripts, unsupported_features
+from bot.importers.sillytavern_settings import read_regex_scripts, unsupported_feature_notes
 from bot.prompting.compose.card_macros import DEPTH_NOTE_NAME, ORIGINAL_SYSTEM
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
@@ -34,23 +34,23 @@ def preset_from_card(
     is_local: bool = True,
 ) -> Preset:
     """Convert a card from file `source`, adding sampling parameters, or raise `PresetError`."""
-    read = card.fields
-    names = card.name, read.text("nickname")
+    fields = card.fields
+    names = card.name, fields.text("nickname")
     data: dict[str, object] = {
         "name": name or _preset_name(card.name),
         "provider": provider,
         "model": model,
         "role_name": clean_name(names[1] or names[0]) or "character",
-        "description": _first_line(read.text("creator_notes")),
-        "system": read.text("system_prompt").strip() or ORIGINAL_SYSTEM,
-        "persona": read.text("description").strip() or None,
-        "personality": read.text("personality").strip() or None,
-        "scenario": read.text("scenario").strip() or None,
-        "messages": example_turns(read.text("mes_example"), names),
-        "greeting": read.text("first_mes") or None,
-        "alternate_greetings": read.texts("alternate_greetings"),
-        "group_greetings": read.texts("group_only_greetings"),
-        "post_history_instructions": read.text("post_history_instructions") or None,
+        "description": _first_line(fields.text("creator_notes")),
+        "system": fields.text("system_prompt").strip() or ORIGINAL_SYSTEM,
+        "persona": fields.text("description").strip() or None,
+        "personality": fields.text("personality").strip() or None,
+        "scenario": fields.text("scenario").strip() or None,
+        "messages": parse_example_turns(fields.text("mes_example"), names),
+        "greeting": fields.text("first_mes") or None,
+        "alternate_greetings": fields.texts("alternate_greetings"),
+        "group_greetings": fields.texts("group_only_greetings"),
+        "post_history_instructions": fields.text("post_history_instructions") or None,
         "lorebook": _read_lorebook(card, source),
         "macros": True,
         "regex_scripts": read_regex_scripts(card.extensions)[0],
@@ -65,35 +65,35 @@ def card_notes(card: Card, preset: Preset) -> list[str]:
     """Return notes on what the preset omits or expresses differently than the card."""
     extra_keys = sorted(card.extensions.keys() - _KNOWN_EXTENSIONS)
     notes = [f"ignored extensions of the card: {', '.join(extra_keys)}"] if extra_keys else []
-    return [*read_regex_scripts(card.extensions)[1], *notes, *unsupported_features(preset)]
+    return [*read_regex_scripts(card.extensions)[1], *notes, *unsupported_feature_notes(preset)]
 
 
-def example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
+def parse_example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
     """Split `mes_example` into messages; a line without a speaker continues the message before."""
     turns: list[tuple[str, str]] = []
-    speaker = _speaker_pattern(names)
+    speaker_pattern = _compile_speaker_pattern(names)
     for block in _EXAMPLE_START.split(text):
-        has_turn = False
+        block_has_turn = False
         for line in block.strip().splitlines():
-            found = speaker.match(line)
-            if found:
-                role = "user" if found["user"] else "assistant"
-                turns.append((role, line[found.end() :].strip()))
-            elif has_turn:
+            speaker_match = speaker_pattern.match(line)
+            if speaker_match:
+                role = "user" if speaker_match["user"] else "assistant"
+                turns.append((role, line[speaker_match.end() :].strip()))
+            elif block_has_turn:
                 role, content = turns[-1]
                 turns[-1] = (role, f"{content}\n{line}")
             else:
                 turns.append(("assistant", line))
-            has_turn = True
+            block_has_turn = True
     return [
         {"role": role, "content": content.strip()} for role, content in turns if content.strip()
     ]
 
 
-def _speaker_pattern(names: Sequence[str]) -> re.Pattern[str]:
+def _compile_speaker_pattern(names: Sequence[str]) -> re.Pattern[str]:
     char_names = [r"\{\{char\}\}", "<bot>", "<char>", *(re.escape(name) for name in names if name)]
-    users = r"\{\{user\}\}|<user>"
-    return re.compile(rf"\s*(?:(?P<user>{users})|{'|'.join(char_names)})\s*[:：]", re.IGNORECASE)
+    user_tag = r"\{\{user\}\}|<user>"
+    return re.compile(rf"\s*(?:(?P<user>{user_tag})|{'|'.join(char_names)})\s*[:：]", re.IGNORECASE)
 
 
 def _read_talkativeness(card: Card) -> float | None:
@@ -106,8 +106,8 @@ def _read_talkativeness(card: Card) -> float | None:
 
 def _is_for_adults(card: Card) -> bool:
     """Return whether a card has the tag `nsfw`, as in SillyTavern, or RisuAI's flag `nsfw`."""
-    flag_holders = (card.fields.values, card.extensions, card.extensions.get("risuai"))
-    has_flag = any(JsonFields(one).values.get("nsfw") is True for one in flag_holders)
+    flag_containers = (card.fields.values, card.extensions, card.extensions.get("risuai"))
+    has_flag = any(JsonFields(one).values.get("nsfw") is True for one in flag_containers)
     return has_flag or any(tag.strip().lower() == "nsfw" for tag in card.fields.texts("tags"))
 
 

@@ -32,22 +32,22 @@ _HARUHI_TOKEN_BUDGET = {"max_input_tokens": 1600}  # ChatHaruhi's characters wer
 
 def read_character_folder(directory: Path) -> PresetsInFolder:
     """Read all presets in a folder with their character files; raise `PresetError`."""
-    read = read_presets(directory, _describe_other)
-    for file, name in read.names.items():
-        if file in read.problems:
+    folder = read_presets(directory, _describe_other_file)
+    for file, name in folder.names.items():
+        if file in folder.problems:
             continue
         try:
-            read.presets[name], stories = merge_character_file(read.presets[name], directory)
+            folder.presets[name], stories = merge_character_file(folder.presets[name], directory)
         except PresetError as error:
-            read.problems[file] = error_text(error)
-            del read.presets[name]
+            folder.problems[file] = error_text(error)
+            del folder.presets[name]
             continue
         if stories:
-            read.stories[name] = stories
-    return read
+            folder.stories[name] = stories
+    return folder
 
 
-def _describe_other(text: str, file: Path) -> str | None:
+def _describe_other_file(text: str, file: Path) -> str | None:
     kind = detect_file_kind(text.encode())
     if kind in {FileKind.PRESET, FileKind.UNKNOWN}:
         return None
@@ -73,12 +73,12 @@ def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple
         keys, stories = read_character_file(preset.character, directory)
     except CharacterError as error:
         raise PresetError(error_text(error.prefixed_with(source))) from error
-    merged = validate_preset({**keys, **preset.model_dump(exclude_unset=True)}, source)
-    if not merged.role_name:
+    merged_preset = validate_preset({**keys, **preset.model_dump(exclude_unset=True)}, source)
+    if not merged_preset.role_name:
         raise PresetError.translatable(
             "{source}: the file has no name for the character; add 'role_name'", source=source
         )
-    return merged, stories
+    return merged_preset, stories
 
 
 def read_character_file(reference: str, directory: Path) -> CharacterFile:
@@ -88,7 +88,7 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
     """
     file = directory / reference
     if not file.suffix:
-        keys, stories = _to_character_file(load_builtin_role(reference))
+        keys, stories = _make_character_file(load_builtin_role(reference))
         return {"role_name": find_builtin_role_name(reference), **keys}, stories
     if path_inside(directory, reference) is None:
         raise CharacterError.translatable(
@@ -106,20 +106,20 @@ def read_character_file(reference: str, directory: Path) -> CharacterFile:
 
 def read_character_content(file: Path, content: bytes) -> CharacterFile:
     """Parse a character file's content by the file's suffix; raise `CharacterError`."""
-    read = _find_reader(file)
+    reader = _find_reader(file)
     try:
-        data = read(content)
+        data = reader(content)
     except (CharacterError, PresetError) as error:
         raise CharacterError(error_text(error.prefixed_with(file))) from error
     # Empty stories cannot be found, and some services refuse to embed them.
-    texts = tuple(text for text in data.texts if text.strip())
-    return _to_character_file(replace(data, texts=texts))
+    nonempty_texts = tuple(text for text in data.texts if text.strip())
+    return _make_character_file(replace(data, texts=nonempty_texts))
 
 
 def _find_reader(file: Path) -> Callable[[bytes], CharacterData]:
     suffix = file.suffix.lower()
     plugin = enabled_plugins("importers").get(suffix.removeprefix("."))
-    reader = partial(_run_reader, plugin) if plugin else _READERS.get(suffix)
+    reader = partial(_run_plugin, plugin) if plugin else _READERS.get(suffix)
     if reader is None:
         raise CharacterError.translatable(
             "{suffix} files cannot be read as characters; use {names}",
@@ -129,7 +129,7 @@ def _find_reader(file: Path) -> Callable[[bytes], CharacterData]:
     return reader
 
 
-def _run_reader(plugin: Callable[[bytes], CharacterData], content: bytes) -> CharacterData:
+def _run_plugin(plugin: Callable[[bytes], CharacterData], content: bytes) -> CharacterData:
     try:
         data = plugin(content)
     except Exception as error:  # noqa: BLE001 # third-party code
@@ -149,7 +149,7 @@ def _read_haruhi(content: bytes) -> CharacterData:
     return with_default_placeholder(data) if data.column == _VERSION_2_COLUMN else data
 
 
-def _to_character_file(data: CharacterData) -> CharacterFile:
+def _make_character_file(data: CharacterData) -> CharacterFile:
     return {"persona": data.persona, **_HARUHI_TOKEN_BUDGET}, data.texts
 
 

@@ -14,11 +14,11 @@ from bot.value_class import value_class
 
 MAX_CHAT_LINES = 5_000
 MAX_LINE_CHARS = 20_000
-_PERSON, _CHARACTER = "You", "Character"
+_DEFAULT_PERSON, _DEFAULT_CHARACTER = "You", "Character"
 """The names for a chat that contains none."""
 _SYSTEM_MESSAGE_TYPES = frozenset({"narrator", "comment"})
 """SillyTavern's types of messages that no participant of the chat wrote."""
-_NOT_A_CHAT = translatable(
+_NOT_A_CHAT_ERROR = translatable(
     "This is not a chat. Attach a chat exported from SillyTavern (.jsonl) or Character.AI (JSON)."
 )
 
@@ -47,7 +47,7 @@ class ExportedChat:
     """The number of omitted messages: those without text, and those of no participant."""
 
 
-def write_chat(chat: ExportedChat) -> str:
+def encode_chat(chat: ExportedChat) -> str:
     """Return a chat as SillyTavern's `.jsonl`: a header line, then one message per line."""
     header = {"user_name": chat.person, "character_name": chat.character, "chat_metadata": {}}
     rows = (header, *chat_to_rows(chat))
@@ -74,11 +74,11 @@ def read_chat(data: bytes) -> ExportedChat:
     try:
         text = data.decode("utf-8-sig").strip()
     except UnicodeDecodeError:
-        raise UserError(_NOT_A_CHAT) from None
-    first, _, others = text.partition("\n")
-    if first.rstrip().endswith("}") and others.strip():  # several lines, but not of a single object
+        raise UserError(_NOT_A_CHAT_ERROR) from None
+    first_line, _, other_lines = text.partition("\n")
+    if first_line.rstrip().endswith("}") and other_lines.strip():  # several lines, not one object
         rows = [_load_json(line, number) for number, line in enumerate(text.split("\n"), 1)]
-        return read_rows([one for one in rows if one.values])
+        return parse_rows([one for one in rows if one.values])
     value = _load_json(text)
     match value.values:
         case {"histories": _}:
@@ -87,13 +87,13 @@ def read_chat(data: bytes) -> ExportedChat:
             turns = _sort_oldest_first(value.list_of_objects("turns"), "create_time")
             return _make_chat([_read_turn(JsonFields(one)) for one in turns])
         case _:
-            return read_rows([value])
+            return parse_rows([value])
 
 
-def read_rows(rows: Sequence[JsonFields]) -> ExportedChat:
+def parse_rows(rows: Sequence[JsonFields]) -> ExportedChat:
     """Read a SillyTavern chat, with or without a header; raises `UserError` if it is invalid."""
     if not any("mes" in one.values or "user_name" in one.values for one in rows):
-        raise UserError(_NOT_A_CHAT)
+        raise UserError(_NOT_A_CHAT_ERROR)
     header = rows[0] if "mes" not in rows[0].values else JsonFields({})
     names = (header.text("user_name"), header.text("character_name"))
     person, character = ("" if one == "unused" else one for one in names)
@@ -114,8 +114,8 @@ def _load_json(text: str, line: int = 1) -> JsonFields:
 
 def _read_row(row: JsonFields) -> ChatLine | None:
     """Return a message, or None if it is hidden or was written by SillyTavern itself."""
-    kind = JsonFields(row.values.get("extra")).text("type")
-    if row.flag("is_system") or kind in _SYSTEM_MESSAGE_TYPES:
+    message_type = JsonFields(row.values.get("extra")).text("type")
+    if row.flag("is_system") or message_type in _SYSTEM_MESSAGE_TYPES:
         return None
     text = row.text("mes") or JsonFields(row.values.get("mes")).text("message")  # as Chub writes
     return ChatLine(row.text("name"), text, row.flag("is_user"))
@@ -127,8 +127,8 @@ def _read_histories(file: JsonFields) -> ExportedChat:
     lines = []
     for history in _sort_oldest_first(histories, "created"):
         for row in map(JsonFields, JsonFields(history).list_of_objects("msgs")):
-            source = JsonFields(row.values.get("src"))
-            lines.append(ChatLine(source.text("name"), row.text("text"), source.flag("is_human")))
+            author = JsonFields(row.values.get("src"))
+            lines.append(ChatLine(author.text("name"), row.text("text"), author.flag("is_human")))
     return _make_chat(lines)
 
 
@@ -136,8 +136,8 @@ def _read_turn(turn: JsonFields) -> ChatLine:
     """Read a turn of Character.AI's second version: its chosen candidate, else the first one."""
     author = JsonFields(turn.values.get("author"))
     candidates = [JsonFields(one) for one in turn.list_of_objects("candidates")]
-    chosen_id = turn.text("primary_candidate_id")
-    candidates.sort(key=lambda one: one.text("candidate_id") != chosen_id)
+    chosen_candidate_id = turn.text("primary_candidate_id")
+    candidates.sort(key=lambda one: one.text("candidate_id") != chosen_candidate_id)
     text = candidates[0].text("raw_content") if candidates else ""  # a stopped turn may have none
     return ChatLine(author.text("name"), text, author.flag("is_human"))
 
@@ -164,8 +164,8 @@ def _make_chat(
             lines=f"{MAX_CHAT_LINES:,}",
             characters=f"{MAX_LINE_CHARS:,}",
         )
-    person = clean_name(person) or _first_name(messages, is_person=True) or _PERSON
-    character = clean_name(character) or _first_name(messages, is_person=False) or _CHARACTER
+    person = clean_name(person) or _pick_name(messages, is_person=True) or _DEFAULT_PERSON
+    character = clean_name(character) or _pick_name(messages, is_person=False) or _DEFAULT_CHARACTER
     defaults = {True: person, False: character}
     cleaned_lines = [
         ChatLine(clean_name(one.name) or defaults[one.is_person], one.text.strip(), one.is_person)
@@ -174,6 +174,6 @@ def _make_chat(
     return ExportedChat(person, character, tuple(cleaned_lines), len(lines) - len(messages))
 
 
-def _first_name(lines: Iterable[ChatLine], *, is_person: bool) -> str:
+def _pick_name(lines: Iterable[ChatLine], *, is_person: bool) -> str:
     names = (clean_name(one.name) for one in lines if one.is_person is is_person)
     return next(filter(None, names), "")

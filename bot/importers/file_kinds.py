@@ -118,16 +118,16 @@ class FileKind(Enum):
         )
 
 
-CHARACTER_IMPORTS: Final = frozenset(one for one in FileKind if one.value[1] is _CHARACTER_ADVICE)
+CHARACTER_KINDS: Final = frozenset(one for one in FileKind if one.value[1] is _CHARACTER_ADVICE)
 """The kinds that `troupe character import` accepts."""
 
-PRESET_IMPORTS: Final = frozenset(one for one in FileKind if one.value[1] is _PRESET_ADVICE) | {
+PRESET_KINDS: Final = frozenset(one for one in FileKind if one.value[1] is _PRESET_ADVICE) | {
     FileKind.PRESET,
     FileKind.CHAT_TEMPLATE_JSON,
 }
 """The kinds that `troupe preset import` accepts."""
 
-TEMPLATE_FILES: Final = frozenset({
+TEMPLATE_KINDS: Final = frozenset({
     FileKind.JINJA,
     FileKind.CHAT_TEMPLATE_JSON,
     FileKind.INSTRUCT,
@@ -150,8 +150,8 @@ def detect_file_kind(data: bytes) -> FileKind:
     if data.startswith(b"GGUF"):
         return FileKind.GGUF
     if data.startswith(png.SIGNATURE):
-        has_card = re.search(rb"tEXt(?:chara|ccv3)\0", data, re.IGNORECASE)
-        return FileKind.CARD_PNG if has_card else FileKind.IMAGE
+        card_match = re.search(rb"tEXt(?:chara|ccv3)\0", data, re.IGNORECASE)
+        return FileKind.CARD_PNG if card_match else FileKind.IMAGE
     if data.startswith((b"\xff\xd8\xff", b"GIF8")) or data[8:12] == b"WEBP":
         return FileKind.IMAGE
     if data.startswith(b"PK\x03\x04"):
@@ -191,8 +191,8 @@ def _detect_text(text: str) -> FileKind:
         return FileKind.JINJA
     if _FROM_LINE.search(text):
         return FileKind.MODELFILE
-    is_yaml = _YAML_KEY.match(_YAML_START.sub("", stripped))
-    keys = {key.removeprefix("char_") for key in _YAML_KEY.findall(text)} if is_yaml else set()
+    yaml_match = _YAML_KEY.match(_YAML_START.sub("", stripped))
+    keys = {key.removeprefix("char_") for key in _YAML_KEY.findall(text)} if yaml_match else set()
     if "name" in keys and keys & {"context", "greeting", "description", "persona"}:
         return FileKind.YAML_CARD
     if _JINJA_VALUE.search(text):
@@ -202,33 +202,33 @@ def _detect_text(text: str) -> FileKind:
 
 def _detect_json(value: object) -> FileKind:
     rows = value if isinstance(value, list) else [value]
-    keys = [set(row) if isinstance(row, dict) else set() for row in rows]
-    shared_keys = set.intersection(*keys) if keys else set()
+    key_sets = [set(row) if isinstance(row, dict) else set() for row in rows]
+    shared_keys = set.intersection(*key_sets) if key_sets else set()
     if isinstance(value, list):
-        return _find_kind(shared_keys, "list") or FileKind.JSON_LIST
+        return _find_kind_by_keys(shared_keys, "list") or FileKind.JSON_LIST
     if isinstance(value, dict) and value:
-        if kind := _find_kind(shared_keys, "object"):
+        if kind := _find_kind_by_keys(shared_keys, "object"):
             return kind
         if len(shared_keys.intersection(_IDENTIFYING_KEYS["samplers"])) >= 3:
             return FileKind.SAMPLER
-        has_known_keys = shared_keys <= {*_IDENTIFYING_KEYS["system_prompt"]}
-        if has_known_keys and isinstance(value.get("content"), str):
+        has_only_known_keys = shared_keys <= {*_IDENTIFYING_KEYS["system_prompt"]}
+        if has_only_known_keys and isinstance(value.get("content"), str):
             return FileKind.SYSTEM_PROMPT
-        return _find_kind(shared_keys, "few") or FileKind.UNKNOWN
+        return _find_kind_by_keys(shared_keys, "few") or FileKind.UNKNOWN
     return FileKind.UNKNOWN
 
 
-def _find_kind(keys: Set[object], table: str) -> FileKind | None:
+def _find_kind_by_keys(keys: Set[object], table: str) -> FileKind | None:
     kinds = (kind for markers, kind in _IDENTIFYING_KEYS[table] if keys >= {*markers.split()})
     return next(map(FileKind.__getitem__, kinds), None)
 
 
 def _detect_json_lines(text: str) -> FileKind:
     try:
-        first = json.loads(text.partition("\n")[0])
+        first_row = json.loads(text.partition("\n")[0])
     except (ValueError, RecursionError):
         return FileKind.UNKNOWN
-    match first:
+    match first_row:
         case {"text": _} | {"enc_text": _} | {"luotuo_openai": _} | {"bge_zh_s15": _}:
             return FileKind.HARUHI
         case {"chat_metadata": _} | {"user_name": _, "character_name": _}:

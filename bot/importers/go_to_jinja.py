@@ -40,7 +40,7 @@ _FUNCTIONS = frozenset(
     {"and", "index", "json", "len", "not", "or", "print", "printf", "slice", "currentDate"}
     | _COMPARISON_OPERATORS.keys()
 )
-_UNKNOWN_TOKENS = {
+_UNKNOWN_TOKEN_PROBLEMS = {
     "": marked("unclosed action"),
     '"': marked("unterminated quoted string"),
     "`": marked("unterminated raw quoted string"),
@@ -53,7 +53,7 @@ _MAX_NUMBER_CHARS = 70  # 64 binary digits with sign and prefix
 _FIELDS_BY_TYPE: Mapping[str, Mapping[str, str]] = tomllib.loads(
     (Path(__file__).parent / "go_types.toml").read_text("utf-8")
 )
-_WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_WORD_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 # Types that ollama prints as JSON, with keys in their original order.
 _JSON_TYPES = frozenset({"tool", "list of tool", "declared"})
@@ -66,7 +66,7 @@ def _read_template(name: str) -> str:
 # Consecutive messages with the same role are merged, and `.System` is all system messages together.
 _MERGE_MESSAGES = _read_template("go_messages")
 # An exchange is a system message, a prompt, and a response; each may be missing.
-_LOOP_OVER_TURNS = _read_template("go_turns")
+_TURN_LOOP_START = _read_template("go_turns")
 # Go escapes these three characters in JSON.
 _AS_JSON_MACRO = _read_template("go_json")
 
@@ -85,13 +85,13 @@ _LITERALS = {
     "false": _Value("false", "bool"),
     "nil": _MISSING_VALUE,
 }
-_MESSAGES_ROOT = {
+_MESSAGES_ROOT_FIELDS = {
     "System": _Value('(chat.system | join("\\n\\n"))', "text"),
     "Messages": _Value("chat.messages", "list of message"),
     "Tools": _Value("(tools or [])", "list of tool"),
     "Response": _Value('""', "text"),
 }
-_TURN_ROOT = {
+_TURN_ROOT_FIELDS = {
     "System": _Value("turn.system", "text"),
     "Prompt": _Value("turn.prompt", "text"),
     "Response": _Value("turn.response", "text"),
@@ -106,17 +106,17 @@ def jinja_from_go(source: str) -> str:
         )
     tokens = list(_tokenize(source))
     used_fields = {name.lower() for token in tokens for name in token.field_names}
-    has_turns = "messages" not in used_fields
-    if has_turns and "response" not in used_fields:
+    uses_turns = "messages" not in used_fields
+    if uses_turns and "response" not in used_fields:
         tokens = list(_tokenize(source + "{{ .Response }}"))
     assigned_names = {name.text for name, operator in pairwise(tokens) if operator.text == "="}
-    root = _TURN_ROOT if has_turns else _MESSAGES_ROOT
-    translator = _Translator(tokens, root, assigned_names=assigned_names, indent=has_turns)
+    root_fields = _TURN_ROOT_FIELDS if uses_turns else _MESSAGES_ROOT_FIELDS
+    translator = _Translator(tokens, root_fields, assigned_names=assigned_names, indent=uses_turns)
     translator.translate()
     prelude = [_AS_JSON_MACRO] if translator.prints_json else []
     prelude += [_MERGE_MESSAGES, *(["{%- set var = namespace() %}"] if assigned_names else [])]
-    turns = ([_LOOP_OVER_TURNS], ["{%- endfor %}"]) if has_turns else ([], [])
-    return "\n".join([*prelude, *turns[0], *translator.lines, *turns[1]])
+    loop_lines = ([_TURN_LOOP_START], ["{%- endfor %}"]) if uses_turns else ([], [])
+    return "\n".join([*prelude, *loop_lines[0], *translator.lines, *loop_lines[1]])
 
 
 class _Token(NamedTuple):
@@ -129,8 +129,8 @@ class _Token(NamedTuple):
     @property
     def field_names(self) -> Sequence[str]:
         """The names in a token such as `.Function.Name`, `$x.Name`, or `).Name`."""
-        chained = self.kind in {"field", "variable", "closing"}
-        return self.text.split(".")[1:] if chained else ()
+        can_have_fields = self.kind in {"field", "variable", "closing"}
+        return self.text.split(".")[1:] if can_have_fields else ()
 
 
 def _tokenize(source: str) -> Iterator[_Token]:
@@ -151,10 +151,10 @@ def _tokenize(source: str) -> Iterator[_Token]:
                 if token.kind != "space":
                     yield token
             yield _Token("}}", "}}", _line_number(source, at))
-        closing = _CLOSING_BRACES.match(source, at)
-        if closing is None:
+        closing_match = _CLOSING_BRACES.match(source, at)
+        if closing_match is None:
             raise _error(_line_number(source, at), marked("comment ends before closing delimiter"))
-        at, trims_next = closing.end(), closing["trim"] is not None
+        at, trims_next = closing_match.end(), closing_match["trim"] is not None
     text = source[at:].lstrip(_GO_WHITESPACE) if trims_next else source[at:]
     yield _Token("text", text, _line_number(source, at))
     yield _Token("eof", "", _line_number(source, len(source)))
@@ -169,13 +169,13 @@ def _skip_comment(source: str, position: int) -> int:
 
 
 def _read_token(source: str, position: int) -> _Token:
-    found = _TOKEN.match(source, position)
-    if found is None or found.lastgroup is None:
+    token_match = _TOKEN.match(source, position)
+    if token_match is None or token_match.lastgroup is None:
         character = source[position : position + 1]
         problem = marked("unrecognized character in action: {character}")
-        problem = _UNKNOWN_TOKENS.get(character, problem)
+        problem = _UNKNOWN_TOKEN_PROBLEMS.get(character, problem)
         raise _error(_line_number(source, position), problem, character=repr(character))
-    return _Token(found.lastgroup, found[0], _line_number(source, position))
+    return _Token(token_match.lastgroup, token_match[0], _line_number(source, position))
 
 
 def _line_number(source: str, position: int) -> int:
@@ -188,14 +188,14 @@ class _Translator:
     def __init__(
         self,
         tokens: Sequence[_Token],
-        root: Mapping[str, _Value],
+        root_fields: Mapping[str, _Value],
         *,
         assigned_names: Collection[str],
         indent: int,
     ) -> None:
         self._tokens = [one for one in tokens if one.text or one.kind != "text"]
         self._position = 0
-        self._root = root
+        self._root_fields = root_fields
         self._assigned_names = assigned_names  # with `=`, perhaps in a loop or branch
         self._dot = _ROOT_VALUE
         self._variables = {"$": _ROOT_VALUE}
@@ -207,13 +207,13 @@ class _Translator:
         self.prints_json = False
 
     def translate(self) -> None:
-        stop = self._translate_nodes()
-        if stop.kind != "eof":
-            raise self._error(marked("unexpected {{{{{word}}}}}"), word=stop.text)
+        end_token = self._translate_nodes()
+        if end_token.kind != "eof":
+            raise self._error(marked("unexpected {{{{{word}}}}}"), word=end_token.text)
 
     def _translate_nodes(self) -> _Token:
         """Translate up to an `end`, an `else`, or the end of the file; return that token."""
-        had_response, is_guarded = self._has_response, False
+        had_response, skips_last_turn = self._has_response, False
         while True:
             token = self._next()
             if token.kind == "{{":
@@ -223,15 +223,15 @@ class _Translator:
                     break
             if token.kind == "eof":
                 break
-            if self._has_response and not had_response and not is_guarded:
-                is_guarded = True
+            if self._has_response and not had_response and not skips_last_turn:
+                skips_last_turn = True
                 self._emit("{%- if not turn.last %}")
                 self._indent += 1
             if token.kind == "text":
                 self._emit(f"{{{{- {_quote(token.text)} }}}}")
             else:
                 self._translate_action(token.text if token.kind == "name" else "")
-        if is_guarded:
+        if skips_last_turn:
             self._indent -= 1
             self._emit("{%- endif %}")
         return token
@@ -239,9 +239,9 @@ class _Translator:
     def _translate_body(self) -> _Token:
         with self._nested_scope():
             self._indent += 1
-            stop = self._translate_nodes()
+            end_token = self._translate_nodes()
             self._indent -= 1
-        return stop
+        return end_token
 
     def _translate_action(self, keyword: str) -> None:
         match keyword:
@@ -258,32 +258,32 @@ class _Translator:
                 self._expect("}}", keyword)
                 self._emit(f"{{%- {keyword} %}}")
             case _:
-                start = self._position
-                value, variables, declares = self._read_pipeline("command")
+                start_position = self._position
+                value, variables, is_declared = self._read_pipeline("command")
                 if variables:
-                    self._set_variable(variables[0], value, is_declared=declares)
+                    self._set_variable(variables[0], value, is_declared=is_declared)
                 else:
                     self._emit(f"{{{{- {self._printed_source(value)} }}}}")
-                self._has_response |= self._root is _TURN_ROOT and any(
+                self._has_response |= self._root_fields is _TURN_ROOT_FIELDS and any(
                     token.kind == "field" and "Response" in token.field_names
-                    for token in self._tokens[start : self._position]
+                    for token in self._tokens[start_position : self._position]
                 )
 
     def _translate_condition(self, keyword: str, *, is_chained: bool = False) -> None:
         """Translate `if` or `with`, including a chain of `else if` that ends at a single `end`."""
         with self._nested_scope():
-            value, variables, declares = self._read_pipeline(keyword)
+            value, variables, is_declared = self._read_pipeline(keyword)
             is_elif = is_chained and keyword == "if" and not variables
             if is_chained and not is_elif:
                 self._emit("{%- else %}")
             if variables:
-                value = self._set_variable(variables[0], value, is_declared=declares)
+                value = self._set_variable(variables[0], value, is_declared=is_declared)
             self._emit(f"{{%- {'elif' if is_elif else 'if'} {value.source} %}}")
             outer_dot = self._dot
             self._dot = value if keyword == "with" else outer_dot
-            stop = self._translate_body()
+            end_token = self._translate_body()
             self._dot = outer_dot
-            self._translate_else(keyword, stop)
+            self._translate_else(keyword, end_token)
             if not is_elif:
                 self._emit("{%- endif %}")
 
@@ -294,35 +294,35 @@ class _Translator:
             if self._loops > _MAX_LOOPS:
                 raise self._error(marked("ranges nested deeper than {limit}"), limit=_MAX_LOOPS)
             item = _Value(self._unique_name("item"), _element_type(container.type))
-            index, target, source = "loop.index0", item.source, container.source
+            index_source, target, source = "loop.index0", item.source, container.source
             if container.type.startswith("map of "):
-                index = self._unique_name("key")  # Go iterates over maps by key
-                target, source = f"{index}, {target}", f"{source} | dictsort(true)"
+                index_source = self._unique_name("key")  # Go iterates over maps by key
+                target, source = f"{index_source}, {target}", f"{source} | dictsort(true)"
             elif container.type == "nothing":
                 source = "[]"
             self._emit(f"{{%- for {target} in {source} %}}")
             outer_dot, self._dot = self._dot, item
-            for name, value in zip(reversed(variables), (item, _Value(index)), strict=False):
+            for name, value in zip(reversed(variables), (item, _Value(index_source)), strict=False):
                 if name != "$_":
                     self._set_variable(name, value, is_declared=True)
-            stop = self._translate_body()
+            end_token = self._translate_body()
             self._dot = outer_dot
             self._loops -= 1
-            self._translate_else("range", stop)
+            self._translate_else("range", end_token)
             self._emit("{%- endfor %}")
 
-    def _translate_else(self, keyword: str, stop: _Token) -> None:
-        if stop.text == "else":
+    def _translate_else(self, keyword: str, end_token: _Token) -> None:
+        if end_token.text == "else":
             if self._peek().text == keyword != "range":
                 self._position += 1
                 self._translate_condition(keyword, is_chained=True)
                 return
             self._expect("}}", "else")
             self._emit("{%- else %}")
-            stop = self._translate_body()
-        if stop.kind == "eof":
+            end_token = self._translate_body()
+        if end_token.kind == "eof":
             raise self._error(marked("unexpected EOF"))
-        if stop.text != "end":
+        if end_token.text != "end":
             raise self._error(marked("expected end; found {{{{else}}}}"))
         self._expect("}}", "end")
 
@@ -332,16 +332,16 @@ class _Translator:
             unique_name = self._unique_name("go_" + name.removeprefix("$"))
             source = f"var.{unique_name}" if name in self._assigned_names else unique_name
             self._variables[name] = _Value(source, value.type)
-        target = self._variables[name]
-        self._emit(f"{{%- set {target.source} = {value.source} %}}")
-        return target
+        variable = self._variables[name]
+        self._emit(f"{{%- set {variable.source} = {value.source} %}}")
+        return variable
 
     @contextmanager
     def _nested_scope(self) -> Iterator[None]:
         self._enter_scope()
-        variables = dict(self._variables)
+        outer_variables = dict(self._variables)
         yield
-        self._variables = variables
+        self._variables = outer_variables
         self._depth -= 1
 
     def _unique_name(self, name: str) -> str:
@@ -356,21 +356,21 @@ class _Translator:
     ) -> tuple[_Value, tuple[str, ...], bool]:
         """Read `$x := a | b`; return the value, the variables, and whether they are declared."""
         self._enter_scope()
-        variables, declares = self._read_variables(context)
+        variables, is_declared = self._read_variables(context)
         value = self._read_command(context, [])
         while self._peek().text == "|":
             self._position += 1
             value = self._read_command(context, [value])
         self._expect(closing, context)
         self._depth -= 1
-        return value, variables, declares
+        return value, variables, is_declared
 
     def _read_variables(self, context: str) -> tuple[tuple[str, ...], bool]:
         """Read `$x :=`, `$x =` or, in a range, `$i, $x :=`, if present.
 
         Return the variables, and whether they are declared.
         """
-        start = self._position
+        start_position = self._position
         names: list[str] = []
         while self._peek().kind == "variable":
             names.append(self._next().text)
@@ -382,7 +382,7 @@ class _Translator:
                 return tuple(names), operator == ":="
             if operator != "," or context != "range" or len(names) > 1:
                 break
-        self._position = start
+        self._position = start_position
         return (), False
 
     def _read_command(self, context: str, piped_values: Sequence[_Value]) -> _Value:
@@ -404,8 +404,8 @@ class _Translator:
         token = self._next()
         match token.kind, token.text:
             case "string", text:
-                is_raw = text.startswith("`")
-                value = text[1:-1].replace("\r", "") if is_raw else ast.literal_eval(text)
+                is_raw_string = text.startswith("`")
+                value = text[1:-1].replace("\r", "") if is_raw_string else ast.literal_eval(text)
                 return _Value(_quote(value), "text")
             case "number", text:
                 return _Value(repr(self._parse_number(text)), "number")
@@ -434,16 +434,16 @@ class _Translator:
     def _access_field(self, value: _Value, name: str) -> _Value:
         match value.type:
             case "root":
-                return self._root.get(name, _MISSING_VALUE)
+                return self._root_fields.get(name, _MISSING_VALUE)
             case "any" | "nothing" | "object":
                 return _Value(f"{value.source}.{name}")
             case kind if kind.startswith("map of "):
                 return _Value(f"{value.source}[{_quote(name)}]", _element_type(kind))
             case kind if name in _FIELDS_BY_TYPE.get(kind, {}):
                 value_type = _FIELDS_BY_TYPE[kind][name]
-                source = f"{value.source}.{_WORD_BORDER.sub('_', name).lower()}"
-                empty = {"list": "[]", "map": "{}"}.get(value_type.partition(" of ")[0])
-                return _Value(f"({source} or {empty})" if empty else source, value_type)
+                source = f"{value.source}.{_WORD_BOUNDARY.sub('_', name).lower()}"
+                default = {"list": "[]", "map": "{}"}.get(value_type.partition(" of ")[0])
+                return _Value(f"({source} or {default})" if default else source, value_type)
             case kind:
                 construct = marked("the field .{name} of a {kind}")
                 raise self._unsupported_error(construct, name=name, kind=kind)
@@ -456,8 +456,8 @@ class _Translator:
             case "not", [_]:
                 return _Value(f"(not {sources[0]})", "bool")
             case "and" | "or", [_, *_]:
-                kinds = {value.type for value in args}
-                kind = kinds.pop() if len(kinds) == 1 else "any"
+                arg_types = {value.type for value in args}
+                kind = arg_types.pop() if len(arg_types) == 1 else "any"
                 return _Value(_join_sources(f" {name} ", sources), kind)
             case "len", [_]:
                 return _Value(f"({sources[0]} | length)", "number")
@@ -467,21 +467,21 @@ class _Translator:
                     container = _Value(source, _element_type(container.type))
                 return container
             case "slice", [container, *_] if len(args) <= 3:
-                bounds = ":".join(sources[1:]) + (":" if len(args) < 3 else "")
-                return _Value(f"{sources[0]}[{bounds}]", container.type)
+                slice_bounds = ":".join(sources[1:]) + (":" if len(args) < 3 else "")
+                return _Value(f"{sources[0]}[{slice_bounds}]", container.type)
             case _ if name in _COMPARISON_OPERATORS and len(args) >= 2:
                 # Only `eq` accepts several values, one of which must match.
-                tests = [
+                comparisons = [
                     f"{sources[0]} {_COMPARISON_OPERATORS[name]} {other}" for other in sources[1:]
                 ]
-                return _Value(_join_sources(" or ", tests), "bool")
+                return _Value(_join_sources(" or ", comparisons), "bool")
             case _:
                 return self._translate_text_call(name, args)
 
     def _translate_text_call(self, name: str, args: list[_Value]) -> _Value:
         match name, args:
             case "json", [value]:
-                return self._to_json(value)
+                return self._convert_to_json(value)
             case "print", [_, *_] if len(args) == 1 or {value.type for value in args} == {"text"}:
                 return _Value(_join_sources(" ~ ", list(map(self._printed_source, args))), "text")
             case "printf", [template, *arguments]:
@@ -495,14 +495,14 @@ class _Translator:
             raise self._unsupported_error(marked("printf without a literal format"))
         arguments = iter(args)
 
-        def fill(verb: re.Match[str]) -> str:
+        def replace_verb(verb: re.Match[str]) -> str:
             if verb[0] == "%%":
                 return "%"
             if verb[0] in {"%s", "%v", "%d"} and (argument := next(arguments, None)):
                 return f'" ~ {self._printed_source(argument)} ~ "'
             raise self._unsupported_error(marked("printf with {verb}"), verb=verb[0])
 
-        source = f"({_FORMAT_VERB.sub(fill, template)})"
+        source = f"({_FORMAT_VERB.sub(replace_verb, template)})"
         if next(arguments, None):
             raise self._unsupported_error(marked("printf with more arguments than verbs"))
         return _Value(source, "text")
@@ -518,22 +518,22 @@ class _Translator:
             case "list of text":
                 return f'("[" ~ {value.source} | join(" ") ~ "]")'
             case "object":  # in OpenAI's API, a call's arguments are JSON text
-                text = self._to_json(value).source
-                return f"({value.source} if {value.source} is string else {text})"
+                json_source = self._convert_to_json(value).source
+                return f"({value.source} if {value.source} is string else {json_source})"
             case kind if kind in _JSON_TYPES:
-                return self._to_json(value).source
+                return self._convert_to_json(value).source
             case kind:
                 raise self._unsupported_error(marked("printing an entire {kind}"), kind=kind)
 
-    def _to_json(self, value: _Value) -> _Value:
+    def _convert_to_json(self, value: _Value) -> _Value:
         self.prints_json = True
         return _Value(f"as_json({value.source})", "text")
 
     def _parse_number(self, text: str) -> int | float:
         if len(text) <= _MAX_NUMBER_CHARS:
-            for kind in (partial(int, base=0), float):
+            for parse in (partial(int, base=0), float):
                 with suppress(ValueError):
-                    return kind(text.replace("_", ""))
+                    return parse(text.replace("_", ""))
         problem = marked('bad number syntax: "{token}"')
         raise self._error(problem, token=text[:_MAX_NUMBER_CHARS])
 

@@ -27,15 +27,15 @@ _NAMING_MODE_BY_BEHAVIOR = {"none": "not_add", "force": "default", "always": "ad
 
 def instruct_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     """Convert a SillyTavern instruct template to preset keys and notes; raises `PresetError`."""
-    read = JsonFields(data)
+    fields = JsonFields(data)
     expands_macros = bool(data.get("macro", True))
     texts = {
-        key: _expand_texts(read.text(key), key) if expands_macros else read.text(key)
+        key: _expand_text_macros(fields.text(key), key) if expands_macros else fields.text(key)
         for key in _SEQUENCE_KEYS
     }
     builder = _InstructTemplateBuilder(texts, data, expands_macros=expands_macros)
-    keys: dict[str, object] = {
-        "system": read.text("system_prompt").strip() or None,
+    preset_keys: dict[str, object] = {
+        "system": fields.text("system_prompt").strip() or None,
         "macros": True,
         "user_name_in_message": builder.naming_mode,
         "stop_sequences": _stop_sequences(texts, data),
@@ -43,7 +43,7 @@ def instruct_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
         "names_in_template": builder.has_names,
     }
     ignored_keys = [key for key in ("activation_regex", "last_system_sequence") if data.get(key)]
-    return keys, [f"{key} is omitted" for key in ignored_keys]
+    return preset_keys, [f"{key} is omitted" for key in ignored_keys]
 
 
 # How SillyTavern writes messages, by position; the sequences replace the `$` variables.
@@ -73,23 +73,24 @@ class _InstructTemplateBuilder:
     @property
     def jinja(self) -> str:
         texts, newline = self._texts, self._newline
-        user, answer = texts["input_sequence"], texts["output_sequence"]
-        first_user, last_user = texts["first_input_sequence"] or user, texts["last_input_sequence"]
+        question, answer = texts["input_sequence"], texts["output_sequence"]
+        first_question = texts["first_input_sequence"] or question
+        newest_question = texts["last_input_sequence"]
         first_answer = texts["first_output_sequence"] or answer
         narrator = "input" if self._narrates_as_user else "system"
-        story = texts["story_string_prefix"] or texts["system_sequence_prefix"]
-        after_story = texts["story_string_suffix"] or texts["system_sequence_suffix"]
-        if not story and not after_story:
-            story, after_story = texts["system_sequence"], texts["system_suffix"] or newline
-        before, after = texts[f"{narrator}_sequence"], texts[f"{narrator}_suffix"] or newline
+        story_prefix = texts["story_string_prefix"] or texts["system_sequence_prefix"]
+        story_suffix = texts["story_string_suffix"] or texts["system_sequence_suffix"]
+        if not story_prefix and not story_suffix:
+            story_prefix, story_suffix = texts["system_sequence"], texts["system_suffix"] or newline
+        prefix, suffix = texts[f"{narrator}_sequence"], texts[f"{narrator}_suffix"] or newline
         return _JINJA_LAYOUT.substitute(
-            alignment=self._alignment_message(first_user),
-            story=self._message_template(story, after_story, "'System'"),
-            narration=self._message_template(before, after, "(name or 'System')"),
-            newest_or_none="loop.index0" if last_user else "none",
-            newest=self._turn_template(last_user, "input"),
-            first=self._turn_template(first_user, "input"),
-            question=self._turn_template(user, "input"),
+            alignment=self._alignment_message(first_question),
+            story=self._message_template(story_prefix, story_suffix, "'System'"),
+            narration=self._message_template(prefix, suffix, "(name or 'System')"),
+            newest_or_none="loop.index0" if newest_question else "none",
+            newest=self._turn_template(newest_question, "input"),
+            first=self._turn_template(first_question, "input"),
+            question=self._turn_template(question, "input"),
             first_answer=self._turn_template(first_answer, "output"),
             answer=self._turn_template(answer, "output"),
             opening=self._character_opening(),
@@ -99,22 +100,22 @@ class _InstructTemplateBuilder:
         """Return the user message to put before a conversation that the character started."""
         text = self._texts["user_alignment_message"]
         name = "(user or '')"
-        before = self._jinja_expression(self._put_on_own_line(sequence), name)
+        prefix = self._jinja_expression(self._put_on_own_line(sequence), name)
         suffix = self._jinja_expression(self._texts["input_suffix"] or self._newline, name)
-        shown_name = self._shown_name(name)
-        return _output_tag(before, shown_name, _quote(text), suffix) if text else ""
+        label = self._name_label(name)
+        return _output_tag(prefix, label, _quote(text), suffix) if text else ""
 
     def _turn_template(self, sequence: str, kind: str) -> str:
         suffix = self._texts[f"{kind}_suffix"] or self._newline
-        return self._message_template(sequence, suffix, "name", self._shown_name("name"))
+        return self._message_template(sequence, suffix, "name", self._name_label("name"))
 
-    def _message_template(self, before: str, after: str, name: str, shown_name: str = "") -> str:
-        on_new_line = "true" if not self._newline or after.endswith("\n") else "false"
+    def _message_template(self, prefix: str, suffix: str, name: str, label: str = "") -> str:
+        ends_line = "true" if not self._newline or suffix.endswith("\n") else "false"
         return (
-            _output_tag(self._jinja_expression(self._put_on_own_line(before), name), shown_name)
+            _output_tag(self._jinja_expression(self._put_on_own_line(prefix), name), label)
             + "{{- message.content -}}"
-            + _output_tag(self._jinja_expression(after, name))
-            + f"{{%- set ns.on_new_line = {on_new_line} -%}}"
+            + _output_tag(self._jinja_expression(suffix, name))
+            + f"{{%- set ns.on_new_line = {ends_line} -%}}"
         )
 
     def _character_opening(self) -> str:
@@ -124,7 +125,7 @@ class _InstructTemplateBuilder:
         newline = "{%- if not ns.on_new_line -%}{{- '\\n' -}}{%- endif -%}" if self._newline else ""
         nameless_sequence = self._put_on_own_line(sequence.rstrip() if self._newline else sequence)
         plain_tag = _output_tag(self._jinja_expression(nameless_sequence, name))
-        label = self._shown_name(name, separator=":")
+        label = self._name_label(name, separator=":")
         if not label:
             return newline + plain_tag
         # SillyTavern does this for Mistral's sequences.
@@ -140,7 +141,7 @@ class _InstructTemplateBuilder:
         """The Jinja condition for showing names; SillyTavern's `force` means only in groups."""
         return "char and is_group" if self._behavior == "force" else "char"
 
-    def _shown_name(self, name: str, separator: str = ": ") -> str:
+    def _name_label(self, name: str, separator: str = ": ") -> str:
         """Return a Jinja expression for the speaker's name before a text, or "" without names."""
         if self._behavior == "none" or not self.has_names:
             return ""
@@ -158,10 +159,10 @@ class _InstructTemplateBuilder:
             values["user"] = "(name if message.role == 'user' else (user or ''))"
         # Text, macro name, text, ...
         pieces = _MACRO.split(text)
-        parts = [
+        expressions = [
             values[part.lower()] if index % 2 else _quote(part) for index, part in enumerate(pieces)
         ]
-        return " ~ ".join(part for part in parts if part != '""')
+        return " ~ ".join(part for part in expressions if part != '""')
 
 
 def _names_behavior(data: Json) -> str:
@@ -174,10 +175,10 @@ def _names_behavior(data: Json) -> str:
     return "force" if data.get("names_force_groups", True) else "none"
 
 
-def _expand_texts(text: str, key: str) -> str:
+def _expand_text_macros(text: str, key: str) -> str:
     """Expand macros except those for names; raises `PresetError` for unknown macros."""
 
-    def expand(macro: re.Match[str]) -> str:
+    def expand_macro(macro: re.Match[str]) -> str:
         name = macro[1].lower()
         if name in _NAME_MACROS:
             return macro[0]
@@ -190,7 +191,7 @@ def _expand_texts(text: str, key: str) -> str:
             macro=macro[0],
         )
 
-    return _MACRO.sub(expand, text)
+    return _MACRO.sub(expand_macro, text)
 
 
 def _output_tag(*expressions: str) -> str:
@@ -204,32 +205,32 @@ def _quote(text: str) -> str:
 
 def _stop_sequences(texts: Mapping[str, str], data: Json) -> Sequence[str]:
     """Return the stop sequences, except for speaker names, which end an answer anyway."""
-    stops = [texts["stop_sequence"]]
+    stop_texts = [texts["stop_sequence"]]
     if data.get("sequences_as_stop_strings", True):
-        stops.append(texts["input_sequence"].strip().partition("\n")[0])
-    stripped = (stop.strip() for stop in stops if not _MACRO.search(stop))
-    return list(dict.fromkeys(stop for stop in stripped if stop))
+        stop_texts.append(texts["input_sequence"].strip().partition("\n")[0])
+    stripped_texts = (stop.strip() for stop in stop_texts if not _MACRO.search(stop))
+    return list(dict.fromkeys(stop for stop in stripped_texts if stop))
 
 
 _CONTROL_TOKEN = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
 
 
 def context_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
-    read = JsonFields(data)
+    fields = JsonFields(data)
     notes = [
         f"{key} is omitted: a template has its own separators between messages"
         for key in ("chat_start", "example_separator")
-        if read.text(key).strip()
+        if fields.text(key).strip()
     ]
-    story = _without_control_tokens(read.text("story_string"))
-    return {"story_string": story, "macros": True}, notes
+    story_string = _without_control_tokens(fields.text("story_string"))
+    return {"story_string": story_string, "macros": True}, notes
 
 
 def system_prompt_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
-    read = JsonFields(data)
+    fields = JsonFields(data)
     keys: dict[str, object] = {
-        "system": read.text("content").strip() or None,
-        "post_history_instructions": read.text("post_history").strip() or None,
+        "system": fields.text("content").strip() or None,
+        "post_history_instructions": fields.text("post_history").strip() or None,
         "macros": True,
     }
     return keys, []
@@ -237,15 +238,15 @@ def system_prompt_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]
 
 def _without_control_tokens(text: str) -> str:
     """Remove control tokens around the story; older files have them, but the template adds them."""
-    first, last = text.find("{{"), text.rfind("}}") + 2
-    if first < 0:
+    story_start, story_end = text.find("{{"), text.rfind("}}") + 2
+    if story_start < 0:
         return text
-    head, story, tail = text[:first], text[first:last], text[last:]
+    head, story, tail = text[:story_start], text[story_start:story_end], text[story_end:]
     head, tail = ("" if _CONTROL_TOKEN.search(part) else part for part in (head, tail))
     return head + story + tail
 
 
-_DEFAULT_STARTS = {
+_DEFAULT_START_TEXTS = {
     "system": "\n### Instruction:\n",
     "user": "\n### Instruction:\n",
     "assistant": "\n### Response:\n",
@@ -254,26 +255,26 @@ _DEFAULT_STARTS = {
 
 def adapter_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     """Convert a KoboldCpp adapter to preset keys and notes; missing texts are Alpaca's."""
-    read = JsonFields(data)
+    fields = JsonFields(data)
     starts = {
-        role: default if data.get(f"{role}_start") is None else read.text(f"{role}_start")
-        for role, default in _DEFAULT_STARTS.items()
+        role: default if data.get(f"{role}_start") is None else fields.text(f"{role}_start")
+        for role, default in _DEFAULT_START_TEXTS.items()
     }
-    ends = {role: read.text(f"{role}_end") for role in starts}
-    opening = read.text("assistant_gen") or starts["assistant"]
-    blocks = "".join(
+    ends = {role: fields.text(f"{role}_end") for role in starts}
+    opening_text = fields.text("assistant_gen") or starts["assistant"]
+    role_blocks = "".join(
         f"{{%- {'if' if role == 'system' else 'elif'} message.role == '{role}' -%}}"
         + _output_tag(_quote(start), "message.content", _quote(ends[role]))
         for role, start in starts.items()
     )
-    jinja = (
-        f"{{%- for message in messages -%}}{blocks}{{%- endif -%}}{{%- endfor -%}}"
-        f"{{%- if add_generation_prompt -%}}{_output_tag(_quote(opening))}{{%- endif -%}}"
+    template = (
+        f"{{%- for message in messages -%}}{role_blocks}{{%- endif -%}}{{%- endfor -%}}"
+        f"{{%- if add_generation_prompt -%}}{_output_tag(_quote(opening_text))}{{%- endif -%}}"
     )
     stops = (each.strip().partition("\n")[0] for each in (ends["assistant"], starts["user"]))
     keys: dict[str, object] = {
         "stop_sequences": list(dict.fromkeys(each for each in stops if each)),
-        "template": jinja,
+        "template": template,
     }
-    notes = ["the texts around tools are omitted"] if read.text("tools_start") else []
+    notes = ["the texts around tools are omitted"] if fields.text("tools_start") else []
     return keys, notes

@@ -14,7 +14,7 @@ import regex
 from bot.chat.memory import Memory, MemoryKind, MemorySubject, SubjectKind
 from bot.errors import UserError
 from bot.importers.card import card_fields, to_card_entry
-from bot.importers.chats import ExportedChat, chat_to_rows, read_chat, read_rows
+from bot.importers.chats import ExportedChat, chat_to_rows, parse_rows, read_chat
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import clean_name
 from bot.prompting.text.jsonc import JsonFields, JsonSyntaxError, read_strict_json
@@ -26,7 +26,7 @@ MAX_MEMORIES = 1_000
 _FORMAT_NAME = "troupe memories"
 _OWN_DATA_KEY = "troupe"
 """The key of our additional data in World Info and cards; SillyTavern keeps it."""
-_ME, _PLACE = "me", "place"
+_ABOUT_ME, _ABOUT_PLACE = "me", "place"
 _ACTIVATION_KEY = regex.compile(r"\b(?:\p{Lu}\w{2,}|\p{Ll}{6,}\b)")
 """Matches a capitalized or long word, but never in scripts without capital letters."""
 _MAX_KEYS_PER_ENTRY = 5
@@ -47,19 +47,19 @@ class MemoryFile:
     """The character card without its memories and chat, or None if the file is not a card."""
 
 
-def write_json(memories: Sequence[Memory], person: str) -> str:
+def encode_memories(memories: Sequence[Memory], person: str) -> str:
     """Return the memories as JSON; "me" stands for the person with the id `person`."""
     rows = [{"text": one.text, **_memory_fields(one, person)} for one in memories]
-    return _dump({"format": _FORMAT_NAME, "version": 1, "memories": rows})
+    return _dump_json({"format": _FORMAT_NAME, "version": 1, "memories": rows})
 
 
-def write_world_info(memories: Sequence[Memory], person: str) -> str:
+def encode_world_info(memories: Sequence[Memory], person: str) -> str:
     """Return the memories as a World Info file of SillyTavern."""
     rows = [world_info_entry(one, uid, person) for uid, one in enumerate(memories)]
-    return _dump({"entries": {str(one["uid"]): one for one in rows}})
+    return _dump_json({"entries": {str(one["uid"]): one for one in rows}})
 
 
-def write_character(
+def encode_character_card(
     preset: Preset, memories: Sequence[Memory], chat: ExportedChat | None, person: str
 ) -> str:
     """Return a character card with memories after the lorebook entries, and the chat in a field."""
@@ -69,7 +69,7 @@ def write_character(
     new_entries = [world_info_entry(one, len(lore) + at, person) for at, one in enumerate(memories)]
     fields["character_book"] = {**book.values, "entries": [*lore, *map(to_card_entry, new_entries)]}
     fields["extensions"] = {_OWN_DATA_KEY: {"chat": chat_to_rows(chat) if chat is not None else []}}
-    return _dump({"spec": "chara_card_v3", "spec_version": "3.0", "data": fields})
+    return _dump_json({"spec": "chara_card_v3", "spec_version": "3.0", "data": fields})
 
 
 def world_info_entry(memory: Memory, uid: int, person: str = "") -> dict[str, object]:
@@ -93,15 +93,15 @@ def world_info_entry(memory: Memory, uid: int, person: str = "") -> dict[str, ob
 
 def add_to_lorebook(book: object, memory: Memory) -> dict[str, object]:
     """Return a copy of a preset's lorebook with the memory as an additional entry."""
-    values = dict(JsonFields(book).values)
-    entries = values.get("entries")
+    lorebook_fields = dict(JsonFields(book).values)
+    entries = lorebook_fields.get("entries")
     old_entries = entries if isinstance(entries, dict) else {}
     uid = 1 + max((int(one) for one in old_entries if one.isdecimal()), default=-1)
     entry = world_info_entry(memory, len(entries) if isinstance(entries, list) else uid)
     del entry["extensions"]  # from now on, it is an ordinary lorebook entry
     if isinstance(entries, list):
-        return {**values, "entries": [*entries, to_card_entry(entry)]}
-    return {**values, "entries": {**old_entries, str(uid): entry}}
+        return {**lorebook_fields, "entries": [*entries, to_card_entry(entry)]}
+    return {**lorebook_fields, "entries": {**old_entries, str(uid): entry}}
 
 
 def read_memory_file(data: bytes, owner: Memory) -> MemoryFile:
@@ -139,14 +139,14 @@ def _read_card(
         remaining_fields["character_book"] = {**book.values, "entries": lore_entries}
     return replace(
         _read_rows(_read_entries(memory_entries), owner),
-        chat=read_rows([JsonFields(one) for one in rows]) if rows else None,
+        chat=parse_rows([JsonFields(one) for one in rows]) if rows else None,
         card=json.dumps({**card, "data": remaining_fields}, ensure_ascii=False).encode(),
     )
 
 
 def _read_entries(rows: Sequence[object]) -> list[tuple[str, object]]:
     """Return each entry's text and stored fields; an entry without fields is about the channel."""
-    entries, default = map(JsonFields, rows), {"about": _PLACE}
+    entries, default = map(JsonFields, rows), {"about": _ABOUT_PLACE}
     return [(one.text("content"), _find_troupe_fields(one.values) or default) for one in entries]
 
 
@@ -161,16 +161,16 @@ def _read_rows(rows: Sequence[tuple[str, object]], owner: Memory) -> MemoryFile:
             count=len(rows),
             limit=MAX_MEMORIES,
         )
-    memories, other_people, skipped_count = [], dict[str, None](), 0
+    memories, other_names, skipped_count = [], dict[str, None](), 0
     for text, fields in rows:
         match _read_memory(text, JsonFields(fields), owner):
             case Memory() as memory:
                 memories.append(memory)
             case str(name):
-                other_people[name] = None
+                other_names[name] = None
             case None:
                 skipped_count += 1
-    return MemoryFile(tuple(memories), tuple(other_people), skipped_count)
+    return MemoryFile(tuple(memories), tuple(other_names), skipped_count)
 
 
 def _read_memory(text: str, fields: JsonFields, owner: Memory) -> Memory | str | None:
@@ -197,15 +197,15 @@ def _read_memory(text: str, fields: JsonFields, owner: Memory) -> Memory | str |
         text=text,
         kind=MemoryKind(kind) if kind in list(MemoryKind) else MemoryKind.FACT,
         is_pinned=fields.flag("pinned"),
-        since=_read_time(fields.text("since")) or owner.since,
+        since=_parse_time(fields.text("since")) or owner.since,
     )
 
 
 def _memory_fields(memory: Memory, person: str) -> dict[str, object]:
     subject = memory.subject
-    about: object = _PLACE
+    about: object = _ABOUT_PLACE
     if subject.kind is SubjectKind.PERSON:
-        about = _ME if subject.key == person else {"person": subject.name}
+        about = _ABOUT_ME if subject.key == person else {"person": subject.name}
     elif subject.kind is SubjectKind.CHARACTER:
         about = {"character": subject.name}
     fields: dict[str, object] = {"about": about, "kind": memory.kind.value}
@@ -214,13 +214,13 @@ def _memory_fields(memory: Memory, person: str) -> dict[str, object]:
     return fields | ({"pinned": True} if memory.is_pinned else {})
 
 
-def _read_time(text: str) -> float | None:
+def _parse_time(text: str) -> float | None:
     try:
-        at = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
-def _dump(value: object) -> str:
+def _dump_json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=1) + "\n"

@@ -15,7 +15,7 @@ from bot.prompting.presets.fields import STRING_TEMPLATES
 from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.templates import JinjaTemplate, StringTemplate
-from bot.texts.text import EMPTY, translatable
+from bot.texts.text import EMPTY_TEXT, translatable
 from bot.value_class import value_class
 
 _OMITTED_COMMANDS = frozenset({"adapter", "draft", "license", "parser", "renderer", "requires"})
@@ -38,24 +38,24 @@ class ModelfileCommand(NamedTuple):
     name: str
     """Ollama's name for it: `model` for FROM, and the parameter's name for PARAMETER."""
 
-    args: str
+    argument: str
 
     @override
     def __str__(self) -> str:
-        return self.to_line(_quote)
+        return self.format_line(_quote)
 
-    def to_line(self, quote: Callable[[str], str]) -> str:
+    def format_line(self, quote: Callable[[str], str]) -> str:
         """Return the command as a line, with its argument quoted by `quote`."""
         match self.name:
             case "model":
-                return f"FROM {self.args if quote is _quote else quote(self.args)}"
+                return f"FROM {self.argument if quote is _quote else quote(self.argument)}"
             case "message":
-                role, _, text = self.args.partition(": ")
+                role, _, text = self.argument.partition(": ")
                 return f"MESSAGE {role} {quote(text)}"
             case name if name in _COMMANDS:
-                return f"{name.upper()} {quote(self.args)}"
+                return f"{name.upper()} {quote(self.argument)}"
             case name:
-                return f"PARAMETER {name} {quote(self.args)}"
+                return f"PARAMETER {name} {quote(self.argument)}"
 
 
 @value_class
@@ -88,16 +88,16 @@ class _ModelfileParser:
             yield self._read_command()
 
     def _skip(self, pattern: re.Pattern[str]) -> int:
-        found = pattern.match(self._text, self._position)
-        self._position = found.end() if found else self._position
+        pattern_match = pattern.match(self._text, self._position)
+        self._position = pattern_match.end() if pattern_match else self._position
         return self._position
 
     def _read_command(self) -> ModelfileCommand:
-        first = self._text[self._position]
+        first_character = self._text[self._position]
         self._position += 1
-        name, end = self._read_word(_LETTERS)
-        name = (name if not _is_printable(first) else first + name).lower()
-        if end not in " \t" or name not in _COMMANDS:
+        name, next_character = self._read_word(_LETTERS)
+        name = (name if not _is_printable(first_character) else first_character + name).lower()
+        if next_character not in " \t" or name not in _COMMANDS:
             raise self._error(_UNKNOWN_COMMAND_ERROR)
         if name == "parameter":
             return ModelfileCommand(self._read_argument(_PARAMETER_CHARACTERS), self._read_value())
@@ -118,8 +118,8 @@ class _ModelfileParser:
         return self._text[begin:end], self._text[end]
 
     def _read_argument(self, allowed_chars: re.Pattern[str]) -> str:
-        word, end = self._read_word(allowed_chars)
-        if end not in " \t":
+        word, next_character = self._read_word(allowed_chars)
+        if next_character not in " \t":
             raise PresetError.translatable("{problem}: {word}", problem=_UNEXPECTED_END, word=word)
         return word
 
@@ -127,14 +127,14 @@ class _ModelfileParser:
         """Read an argument; if it starts with quotes, it may span several lines."""
         lines = [self._read_line().lstrip()]
         line = lines[0].rstrip()
-        quotes = next((each for each in _QUOTES if line.startswith(each)), "")
-        size = len(quotes)
-        if line.endswith(quotes) and len(line) >= 2 * size:
-            return line[size : len(line) - size]
+        opening_quotes = next((each for each in _QUOTES if line.startswith(each)), "")
+        quote_size = len(opening_quotes)
+        if line.endswith(opening_quotes) and len(line) >= 2 * quote_size:
+            return line[quote_size : len(line) - quote_size]
         while self._position < len(self._text):
             lines += [self._text[self._position - 1], self._read_line()]
-            if lines[-1].rstrip().endswith(quotes):
-                return "".join(lines).rstrip()[size:-size]
+            if lines[-1].rstrip().endswith(opening_quotes):
+                return "".join(lines).rstrip()[quote_size:-quote_size]
         raise PresetError(_UNEXPECTED_END)
 
     def _read_line(self) -> str:
@@ -145,8 +145,8 @@ class _ModelfileParser:
         return "".join(one for one in text if one in " \t" or _is_printable(one))
 
     def _error(self, problem: str) -> PresetError:
-        read = self._text[: self._position]
-        line = 1 + read.count("\r") + read.count("\n")  # CR LF counts twice, as in ollama
+        text_read = self._text[: self._position]
+        line = 1 + text_read.count("\r") + text_read.count("\n")  # CR LF counts twice, as in ollama
         return PresetError.translatable("(line {line}): {problem}", line=line, problem=problem)
 
 
@@ -177,7 +177,7 @@ _ENGINE_PARAMETERS = frozenset(
 
 _OTHER_COMMANDS = _OMITTED_COMMANDS | {"model", "template", "system", "message", "stop"}
 _DEFAULT_CONTEXT_TOKENS = 4096  # tokens, if `num_ctx` is missing
-_ANSWER_FRACTION = 4  # of the context, reserved for the answer if `num_predict` is missing
+_ANSWER_DIVISOR = 4  # of the context, reserved for the answer if `num_predict` is missing
 
 
 def preset_from_modelfile(
@@ -190,22 +190,22 @@ def preset_from_modelfile(
     then used. `max_input_tokens` is the context size `num_ctx` minus the tokens for the answer.
     """
     modelfile = parse_modelfile(text)
-    values = {command.name: command.args for command in modelfile.commands}
+    arguments = {command.name: command.argument for command in modelfile.commands}
     data: dict[str, Any] = {
         "name": name,
         "provider": provider,
         "model": str(model_path),
-        "system": values.get("system") or None,
+        "system": arguments.get("system") or None,
         "messages": [_parse_message(args) for args in _find_arguments(modelfile, "message")],
         "stop_sequences": _find_arguments(modelfile, "stop"),
-        "parameters": _to_parameters(values),
-        **_token_budget(values),
+        "parameters": _parse_parameters(arguments),
+        **_token_budget(arguments),
     }
-    if template := values.get("template"):
-        source = jinja_from_go(template)
-        found, is_exact = extract_string_templates(JinjaTemplate(source))
-        data["parameters"] |= found
-        data["template"] = None if is_exact else source
+    if template := arguments.get("template"):
+        jinja = jinja_from_go(template)
+        string_templates, is_exact = extract_string_templates(JinjaTemplate(jinja))
+        data["parameters"] |= string_templates
+        data["template"] = None if is_exact else jinja
     return validate_preset(data, f"Modelfile of {name!r}")
 
 
@@ -239,7 +239,7 @@ def modelfile_from_preset(preset: Preset) -> str:
             preset=repr(preset.name),
         )
     commands = list(_list_commands(preset))
-    text = "".join(f"{command.to_line(_quote_if_needed)}\n" for command in commands)
+    text = "".join(f"{command.format_line(_quote_if_needed)}\n" for command in commands)
     for written, parsed in zip(commands, parse_modelfile(text).commands, strict=False):
         if written != parsed:
             raise PresetError.translatable(
@@ -248,7 +248,7 @@ def modelfile_from_preset(preset: Preset) -> str:
                 " {arguments}",
                 preset=repr(preset.name),
                 command=written.name,
-                arguments=repr(written.args),
+                arguments=repr(written.argument),
             )
     return text
 
@@ -257,14 +257,14 @@ def _list_commands(preset: Preset) -> Iterator[ModelfileCommand]:
     yield ModelfileCommand("model", preset.model)
     parameters: Mapping[str, Any] = preset.parameters
     if any(parameters.get(key) is not None for key in STRING_TEMPLATES):
-        yield ModelfileCommand("template", _go_template(parameters))
+        yield ModelfileCommand("template", _build_go_template(parameters))
     if preset.system:
         yield ModelfileCommand("system", preset.system)
     for key, value in parameters.items():
         if key not in STRING_TEMPLATES and value is not None:
             yield _parameter_command(preset, key, value)
     if preset.max_input_tokens is not None:
-        answer = parameters.get("max_tokens") or preset.max_input_tokens // (_ANSWER_FRACTION - 1)
+        answer = parameters.get("max_tokens") or preset.max_input_tokens // (_ANSWER_DIVISOR - 1)
         yield ModelfileCommand("num_ctx", str(preset.max_input_tokens + int(answer)))
     for stop in preset.stop_sequences:
         yield ModelfileCommand("stop", stop)
@@ -288,16 +288,16 @@ def _parameter_command(preset: Preset, key: str, value: object) -> ModelfileComm
     return ModelfileCommand(name, str(value))
 
 
-def _go_template(parameters: Mapping[str, Any]) -> str:
+def _build_go_template(parameters: Mapping[str, Any]) -> str:
     """Return a Go template that renders like `StringTemplate`, with a block per message."""
     template = StringTemplate(**{key: parameters.get(key) for key in STRING_TEMPLATES})
-    blocks = ""
+    role_blocks = ""
     for role in _ROLES:
         parts = template.templates[role].split("{{" + role + "}}")
         text = "{{ .Content }}".join(_escape_braces(part) for part in parts)
-        blocks += f'{{{{ {"else " if blocks else ""}if eq .Role "{role}" }}}}{text}'
+        role_blocks += f'{{{{ {"else " if role_blocks else ""}if eq .Role "{role}" }}}}{text}'
     return (
-        f"{{{{ range .Messages }}}}{blocks}{{{{ else }}}}unknown{{{{ end }}}}\n{{{{ end }}}}"
+        f"{{{{ range .Messages }}}}{role_blocks}{{{{ else }}}}unknown{{{{ end }}}}\n{{{{ end }}}}"
         f"{_escape_braces(template.end_template)}"
     )
 
@@ -312,56 +312,58 @@ def _quote_if_needed(text: str) -> str:
 
 
 def _find_arguments(modelfile: Modelfile, name: str) -> list[str]:
-    return [command.args for command in modelfile.commands if command.name == name]
+    return [command.argument for command in modelfile.commands if command.name == name]
 
 
-def _parse_message(args: str) -> dict[str, str]:
-    role, _, content = args.partition(": ")
+def _parse_message(argument: str) -> dict[str, str]:
+    role, _, content = argument.partition(": ")
     return {"role": role, "content": content}
 
 
-def _to_parameters(values: Mapping[str, str]) -> dict[str, Any]:
+def _parse_parameters(arguments: Mapping[str, str]) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
-    for name, text in values.items():
+    for name, text in arguments.items():
         if name in _SAMPLING_PARAMETER_TYPES:
             parameters[name] = _parse_number(name, text)
         elif name not in _ENGINE_PARAMETERS | _OTHER_COMMANDS:
             hits = difflib.get_close_matches(
                 name, [*_SAMPLING_PARAMETER_TYPES, "stop"], n=1, cutoff=0.75
             )
-            hint = translatable("; did you mean {name}?", name=repr(hits[0])) if hits else EMPTY
+            hint = (
+                translatable("; did you mean {name}?", name=repr(hits[0])) if hits else EMPTY_TEXT
+            )
             raise PresetError.translatable(
                 "unknown parameter {name}{hint}", name=repr(name), hint=hint
             )
-    context = parameters.pop("num_ctx", _DEFAULT_CONTEXT_TOKENS)
+    context_tokens = parameters.pop("num_ctx", _DEFAULT_CONTEXT_TOKENS)
     if parameters.get("repeat_last_n", 0) < 0:  # -1 means the whole context
-        parameters["repeat_last_n"] = context
+        parameters["repeat_last_n"] = context_tokens
     max_tokens = parameters.pop("num_predict", None)
     if max_tokens is not None and max_tokens > 0:  # -1 and -2 mean no limit
         parameters["max_tokens"] = max_tokens
     return parameters
 
 
-def _token_budget(values: Mapping[str, str]) -> dict[str, int]:
-    context, answer = (
-        int(_parse_number(name, values.get(name, "0"))) for name in ("num_ctx", "num_predict")
+def _token_budget(arguments: Mapping[str, str]) -> dict[str, int]:
+    context_tokens, answer_tokens = (
+        int(_parse_number(name, arguments.get(name, "0"))) for name in ("num_ctx", "num_predict")
     )
-    if context <= 0:
+    if context_tokens <= 0:
         return {}
-    if not 0 < answer < context:
-        answer = context // _ANSWER_FRACTION
-    return {"max_input_tokens": max(1, context - answer)}
+    if not 0 < answer_tokens < context_tokens:
+        answer_tokens = context_tokens // _ANSWER_DIVISOR
+    return {"max_input_tokens": max(1, context_tokens - answer_tokens)}
 
 
 def _parse_number(name: str, text: str) -> float:
-    kind = _SAMPLING_PARAMETER_TYPES[name]
+    number_type = _SAMPLING_PARAMETER_TYPES[name]
     try:
-        return kind(text)
+        return number_type(text)
     except ValueError:
         raise PresetError.translatable(
             "PARAMETER {name}: invalid {kind} value {text}",
             name=name,
-            kind=kind.__name__,
+            kind=number_type.__name__,
             text=repr(text),
         ) from None
 
@@ -387,17 +389,17 @@ def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], b
         conversation = _render(template, _USER, _ASSISTANT, _USER_2).replace(bos_token, "")
         with_system = _render(template, _SYSTEM, _USER).replace(bos_token, "")
         question = single_prompt.replace(bos_token, "")
-        found = _split_blocks(question, conversation, with_system, is_joined=not bos_token)
-        if found is None:
+        blocks = _split_blocks(question, conversation, with_system, is_joined=not bos_token)
+        if blocks is None:
             return {}, False
-        alternating = (_USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3)
+        alternating_texts = (_USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3)
         is_exact = all(
-            _render(template, *texts) == StringTemplate(**found).render(_probe_messages(texts))
-            for texts in ((_USER,), alternating, (_SYSTEM, *alternating))
+            _render(template, *texts) == StringTemplate(**blocks).render(_probe_messages(texts))
+            for texts in ((_USER,), alternating_texts, (_SYSTEM, *alternating_texts))
         )
     except TemplateError:  # the template rejects one of the conversations
         return {}, False
-    return (found, is_exact) if is_exact or bos_token else ({}, False)
+    return (blocks, is_exact) if is_exact or bos_token else ({}, False)
 
 
 def _render(template: JinjaTemplate, *texts: str) -> str:
@@ -417,22 +419,22 @@ def _split_blocks(
     after_answer = rest.removesuffix(question)
     if not answer or not rest.endswith(question) or (is_joined and not after_answer.endswith("\n")):
         return None
-    end = _block_end(to_answer, after_user)
+    end = _find_block_end(to_answer, after_user)
     if end is None:
         return None
     before_answer, after_answer = to_answer[end + 1 :], after_answer.removesuffix("\n")
-    found = {
+    blocks = {
         "user_template": before_user + "{{user}}" + after_user[:end],
         "assistant_template": before_answer + "{{assistant}}" + after_answer,
         "end_template": after_user[end + 1 :],
     }
-    system = with_system.removesuffix("\n" + single)
-    if _SYSTEM in system and system != with_system:
-        return {"system_template": system.replace(_SYSTEM, "{{system}}"), **found}
-    return found
+    system_block = with_system.removesuffix("\n" + single)
+    if _SYSTEM in system_block and system_block != with_system:
+        return {"system_template": system_block.replace(_SYSTEM, "{{system}}"), **blocks}
+    return blocks
 
 
-def _block_end(to_answer: str, to_end: str) -> int | None:
+def _find_block_end(to_answer: str, to_end: str) -> int | None:
     """Return the index at which the user's block ends in `to_end`, or None if it has no end.
 
     The end is the first run of newlines, if `to_answer` begins with the same text up to there.
@@ -440,6 +442,6 @@ def _block_end(to_answer: str, to_end: str) -> int | None:
     position = to_end.find("\n")
     while to_end[position + 1 : position + 2] == "\n":
         position += 1
-    shared_text = to_end[: position + 1]
+    common_prefix = to_end[: position + 1]
     has_end = bool(to_end[position + 1 :].strip())
-    return position if position >= 0 and has_end and to_answer.startswith(shared_text) else None
+    return position if position >= 0 and has_end and to_answer.startswith(common_prefix) else None

@@ -34,26 +34,26 @@ def read_png(data: bytes) -> tuple[bytes, bytes, bytes]:
     return b"".join(kept_chunks), cards[b"chara"], cards[b"ccv3"]
 
 
-def write_png(image: bytes, *, v2: bytes, v3: bytes | None) -> bytes:
+def encode_png(image: bytes, *, v2_json: bytes, v3_json: bytes | None) -> bytes:
     """Return the PNG with cards at its end, where other programs put them."""
-    texts = [_make_chunk(b"tEXt", b"chara\0" + base64.b64encode(v2))]
-    if v3 is not None:
-        texts.append(_make_chunk(b"tEXt", b"ccv3\0" + base64.b64encode(v3)))
+    card_chunks = [_make_chunk(b"tEXt", b"chara\0" + base64.b64encode(v2_json))]
+    if v3_json is not None:
+        card_chunks.append(_make_chunk(b"tEXt", b"ccv3\0" + base64.b64encode(v3_json)))
     chunks = list(_read_chunks(image))
     other_chunks = [
         raw
         for kind, body, raw in chunks[:-1]
         if kind != b"tEXt" or body.partition(b"\0")[0].lower() not in _CARD_CHUNK_KEYWORDS
     ]
-    return b"".join([SIGNATURE, *other_chunks, *texts, chunks[-1][2]])
+    return b"".join([SIGNATURE, *other_chunks, *card_chunks, chunks[-1][2]])
 
 
 def blank_image(width: int = 256, height: int = 384) -> bytes:
     """Return a PNG of a single dark color, for cards without an image."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     rows = (b"\0" + bytes((46, 42, 58)) * width) * height
-    body = [(b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
-    return SIGNATURE + b"".join(_make_chunk(kind, data) for kind, data in body)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b"")]
+    return SIGNATURE + b"".join(_make_chunk(kind, data) for kind, data in chunks)
 
 
 def _read_chunks(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:

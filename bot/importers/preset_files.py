@@ -17,7 +17,7 @@ from bot.importers.modelfile import import_notes, parse_modelfile, preset_from_m
 from bot.importers.sillytavern_settings import (
     chat_completion_preset_keys,
     sampler_preset_keys,
-    unsupported_features,
+    unsupported_feature_notes,
 )
 from bot.prompting.presets.fields import MAX_NAME_CHARS, STRING_TEMPLATES
 from bot.prompting.presets.files import parse_preset, validate_preset
@@ -26,11 +26,11 @@ from bot.prompting.text.jsonc import JsonSyntaxError, read_json
 from bot.templates.role_template import SAMPLING_KEYS
 from bot.value_class import value_class
 
-_Keys: TypeAlias = tuple[dict[str, object], list[str]]
+_KeysAndNotes: TypeAlias = tuple[dict[str, object], list[str]]
 _JSON_STARTS = ("{", "[", "//", "/*")
 _OLLAMA_BLOB = re.compile(r"sha256[-:][0-9a-f]{64}")
 _FROM_COMMENT = re.compile(r"^#\s*FROM\s+(\S+)\s*$", re.MULTILINE)
-_TEXTS_WITH_MACROS = ("system", "story_string", "post_history_instructions")
+_KEYS_WITH_MACROS = ("system", "story_string", "post_history_instructions")
 _TEMPLATE_KEYS = ("template", "names_in_template")
 
 
@@ -47,19 +47,19 @@ def preset_from_text(
     name: str | None = None,
     *,
     provider: str | None = None,
-    into: Preset | None = None,
+    base: Preset | None = None,
 ) -> ImportedPreset:
     """Convert the text of a file to a preset; raise `PresetError` or `TemplateError` if that fails.
 
     `name` and `provider` replace those in the file. A preset without a name is named after the file
     or, for a Modelfile, after its model. A preset without a provider gets `local` or, for a
-    Modelfile with an Ollama model, `ollama`. With `into`, the file's keys are added to that preset.
+    Modelfile with an Ollama model, `ollama`. With `base`, the file's keys are added to that preset.
     """
     source = str(file)
     is_json = text.lstrip().startswith(_JSON_STARTS)
-    found = _keys_from_other_program(text, source) if is_json else None
-    if found is None:
-        if into is not None:
+    keys_and_notes = _keys_from_other_program(text, source) if is_json else None
+    if keys_and_notes is None:
+        if base is not None:
             if is_json:
                 parse_preset(text, source)  # raises if the preset is invalid
             raise PresetError.translatable(
@@ -67,21 +67,21 @@ def preset_from_text(
             )
         convert = _from_preset_json if is_json else _from_modelfile
         return convert(text, file, name, provider)
-    keys, notes = found
-    if into is not None:
-        preset = _add_keys(into, keys, source)
+    keys, notes = keys_and_notes
+    if base is not None:
+        preset = _add_keys(base, keys, source)
     else:
         overrides = {"name": name or _choose_name(keys, file), "provider": provider or "local"}
         preset = validate_preset({"model": DEFAULT_MODEL, **keys, **overrides}, source)
-    return ImportedPreset(preset, [*notes, *unsupported_features(preset)])
+    return ImportedPreset(preset, [*notes, *unsupported_feature_notes(preset)])
 
 
 def _from_preset_json(
     text: str, file: Path, name: str | None, provider: str | None
 ) -> ImportedPreset:
     preset = parse_preset(text, str(file))
-    replaced_keys = {"name": name or preset.name, "provider": provider or preset.provider}
-    data = {**preset.model_dump(exclude_unset=True), **replaced_keys}
+    overrides = {"name": name or preset.name, "provider": provider or preset.provider}
+    data = {**preset.model_dump(exclude_unset=True), **overrides}
     return ImportedPreset(validate_preset(data, str(file)), [])
 
 
@@ -95,7 +95,7 @@ def _from_modelfile(
     source = ""
     try:
         modelfile = parse_modelfile(text)
-        source = next(command.args for command in modelfile.commands if command.name == "model")
+        source = next(command.argument for command in modelfile.commands if command.name == "model")
         model, found_provider, model_notes = _resolve_model(source, file.parent)
         preset = preset_from_modelfile(
             text, name or _preset_name(source, text), model, provider=provider or found_provider
@@ -113,7 +113,7 @@ def _from_modelfile(
     return ImportedPreset(preset, [*notes, *import_notes(modelfile)])
 
 
-def _keys_from_other_program(text: str, source: str) -> _Keys | None:
+def _keys_from_other_program(text: str, source: str) -> _KeysAndNotes | None:
     """Return preset keys and notes for a JSON file of another program, or None for other text."""
     try:
         data = read_json(text).value
@@ -129,21 +129,21 @@ def _keys_from_other_program(text: str, source: str) -> _Keys | None:
         keys, notes = convert(data)
     except PresetError as error:
         raise error.prefixed_with(source) from None
-    own_name = data.get("name")
-    return {**keys, **({"name": own_name} if isinstance(own_name, str) else {})}, notes
+    name_in_file = data.get("name")
+    return {**keys, **({"name": name_in_file} if isinstance(name_in_file, str) else {})}, notes
 
 
-def _role_text_preset_keys(data: Mapping[str, object]) -> _Keys:
-    names = SAMPLING_KEYS - {"session_len"}
-    sampling = {key: one for key, one in data.items() if key in names and one is not None}
-    texts = {key: value for key, value in data.items() if key not in SAMPLING_KEYS}
+def _role_text_preset_keys(data: Mapping[str, object]) -> _KeysAndNotes:
+    sampling_keys = SAMPLING_KEYS - {"session_len"}
+    sampling = {key: one for key, one in data.items() if key in sampling_keys and one is not None}
+    role_texts = {key: value for key, value in data.items() if key not in SAMPLING_KEYS}
     name = data.get("model_name")
-    keys = {"template": texts, "parameters": sampling}
+    keys = {"template": role_texts, "parameters": sampling}
     return keys | ({"name": name} if isinstance(name, str) else {}), []
 
 
-def _master_export_preset_keys(data: Mapping[str, object]) -> _Keys:
-    parts: tuple[tuple[str, _Converter], ...] = (
+def _master_export_preset_keys(data: Mapping[str, object]) -> _KeysAndNotes:
+    part_converters: tuple[tuple[str, _Converter], ...] = (
         ("instruct", instruct_preset_keys),
         ("context", context_preset_keys),
         ("sysprompt", system_prompt_preset_keys),
@@ -151,16 +151,16 @@ def _master_export_preset_keys(data: Mapping[str, object]) -> _Keys:
     )
     keys: dict[str, object] = {}
     notes: list[str] = []
-    for part, convert in parts:
+    for part, convert in part_converters:
         value = data.get(part)
         if isinstance(value, dict):
-            found, found_notes = convert(value)
-            keys = _merge_keys(keys, found)
-            notes += found_notes
+            part_keys, part_notes = convert(value)
+            keys = _merge_keys(keys, part_keys)
+            notes += part_notes
     return keys, notes
 
 
-_Converter: TypeAlias = Callable[[Mapping[str, object]], _Keys]
+_Converter: TypeAlias = Callable[[Mapping[str, object]], _KeysAndNotes]
 _CONVERTERS: Mapping[FileKind, _Converter] = {
     FileKind.INSTRUCT: instruct_preset_keys,
     FileKind.CONTEXT: context_preset_keys,
@@ -176,29 +176,29 @@ _CONVERTERS: Mapping[FileKind, _Converter] = {
 
 def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset:
     kept_keys: dict[str, object] = preset.model_dump(include={"name", "provider", "model"})
-    if not any(keys.get(key) for key in _TEXTS_WITH_MACROS):
+    if not any(keys.get(key) for key in _KEYS_WITH_MACROS):
         kept_keys["macros"] = preset.macros
     if keys.get("prompts") and not (preset.has_macros or preset.character):
         # In a card, `system` replaces the main prompt. Elsewhere, it describes the character.
         kept_keys["persona"] = "\n\n".join(filter(None, (preset.system, preset.persona))) or None
         kept_keys["system"] = None
-    merged = _merge_keys(preset.model_dump(exclude_unset=True), keys)
-    return validate_preset({**merged, **kept_keys}, source)
+    merged_keys = _merge_keys(preset.model_dump(exclude_unset=True), keys)
+    return validate_preset({**merged_keys, **kept_keys}, source)
 
 
-def _merge_keys(old: Mapping[str, object], new: Mapping[str, object]) -> dict[str, object]:
+def _merge_keys(old_keys: Mapping[str, object], keys: Mapping[str, object]) -> dict[str, object]:
     """Merge new preset keys into the old; parameters merge, but a new template replaces the old."""
-    values = {key: value for key, value in new.items() if value is not None and value != []}
+    values = {key: value for key, value in keys.items() if value is not None and value != []}
     old_parameters, new_parameters = (
         dict(each) if isinstance(each, Mapping) else {}
-        for each in (old.get("parameters"), values.pop("parameters", None))
+        for each in (old_keys.get("parameters"), values.pop("parameters", None))
     )
     brings_template = "template" in values or any(key in new_parameters for key in STRING_TEMPLATES)
     if brings_template:
-        old = {key: value for key, value in old.items() if key not in _TEMPLATE_KEYS}
+        old_keys = {key: value for key, value in old_keys.items() if key not in _TEMPLATE_KEYS}
         for key in STRING_TEMPLATES:
             old_parameters.pop(key, None)
-    return {**old, **values, "parameters": {**old_parameters, **new_parameters}}
+    return {**old_keys, **values, "parameters": {**old_parameters, **new_parameters}}
 
 
 def _choose_name(keys: Mapping[str, object], file: Path) -> str:
@@ -237,6 +237,6 @@ def _preset_name(source: str, text: str) -> str:
     """
     name = PureWindowsPath(source).name  # splits at slashes and backslashes
     if _OLLAMA_BLOB.fullmatch(name):
-        comment = _FROM_COMMENT.search(text)
-        name = PureWindowsPath(comment[1]).name if comment else ""
+        from_comment = _FROM_COMMENT.search(text)
+        name = PureWindowsPath(from_comment[1]).name if from_comment else ""
     return name.removesuffix(".gguf").replace(":", "-").strip().lstrip(".-~") or "imported"

@@ -22,30 +22,30 @@ _ORDER_KEYS = ("order", "sampler_order", "sampler_priority", "samplers")
 
 def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     """Convert a sampler preset to preset keys; also return notes about what was omitted."""
-    read = JsonFields(data)
+    fields = JsonFields(data)
     parameters: dict[str, object] = {}
     notes: list[str] = []
     for name, sampler in _SAMPLERS["parameters"].items():
-        found = (value for each in sampler["names"] if (value := read.number(each)) is not None)
-        number, (low, high) = next(found, None), sampler["range"]
+        numbers = (value for each in sampler["names"] if (value := fields.number(each)) is not None)
+        number, (low, high) = next(numbers, None), sampler["range"]
         if number is None:
             continue
         if low <= number <= high:
             parameters[name] = int(number) if "whole" in sampler else number
-            details = ((detail, read.number(detail)) for detail in sampler.get("details", ()))
+            details = ((detail, fields.number(detail)) for detail in sampler.get("details", ()))
             parameters |= {key: one for key, one in details if one is not None and one >= 0}
         elif number > 0:
             notes.append(f"{name} {number:g} is omitted: it must be from {low:g} to {high:g}")
     breakers_value = data.get("dry_sequence_breakers") if "dry_multiplier" in parameters else None
     if breakers := _read_texts(breakers_value):
         parameters["dry_sequence_breakers"] = list(breakers)
-    if grammar := read.text("grammar_string").strip() or read.text("grammar").strip():
+    if grammar := fields.text("grammar_string").strip() or fields.text("grammar").strip():
         parameters["grammar"] = grammar
-    unsupported = _SAMPLERS["unsupported"].items()
-    omitted = [name for name, off in unsupported if data.get(name) not in (None, off)]
+    unsupported_samplers = _SAMPLERS["unsupported"].items()
+    omitted = [name for name, off in unsupported_samplers if data.get(name) not in (None, off)]
     omitted += [f"{name} (the engine's own is used)" for name in _ORDER_KEYS if data.get(name)]
     notes += [f"{', '.join(omitted)} omitted: no engine here supports them"] if omitted else []
-    return {"parameters": parameters, **_read_limits(read)}, notes
+    return {"parameters": parameters, **_read_token_limits(fields)}, notes
 
 
 def _read_texts(value: object) -> Sequence[str]:
@@ -57,21 +57,21 @@ def _read_texts(value: object) -> Sequence[str]:
     return JsonFields({"list": value}).texts("list")
 
 
-def _read_limits(fields: JsonFields) -> dict[str, object]:
+def _read_token_limits(fields: JsonFields) -> dict[str, object]:
     """Return token limits; `max_length` limits the context if `genamt` is set, else the answer."""
-    context, answer = fields.integer("max_length"), fields.integer("genamt")
-    if answer is None:
-        context, answer = fields.integer("max_context"), context
-    return _token_limits(context, answer)
+    context_tokens, answer_tokens = fields.integer("max_length"), fields.integer("genamt")
+    if answer_tokens is None:
+        context_tokens, answer_tokens = fields.integer("max_context"), context_tokens
+    return _token_limits(context_tokens, answer_tokens)
 
 
-def _token_limits(context: int | None, answer: int | None) -> dict[str, object]:
+def _token_limits(context_tokens: int | None, answer_tokens: int | None) -> dict[str, object]:
     keys: dict[str, object] = {}
-    answer = max(0, answer or 0)
-    if answer:
-        keys["max_output_tokens"] = answer
-    if context and context > answer:
-        keys["max_input_tokens"] = context - (answer or context // 4)
+    answer_tokens = max(0, answer_tokens or 0)
+    if answer_tokens:
+        keys["max_output_tokens"] = answer_tokens
+    if context_tokens and context_tokens > answer_tokens:
+        keys["max_input_tokens"] = context_tokens - (answer_tokens or context_tokens // 4)
     return keys
 
 
@@ -98,11 +98,11 @@ def read_regex_scripts(extensions: object) -> tuple[list[dict[str, object]], lis
     scripts: list[dict[str, object]] = []
     omitted_names: list[str] = []
     for row in JsonFields(extensions).list_of_objects("regex_scripts")[:_MAX_SCRIPTS]:
-        read = JsonFields(row)
-        if read.flag("disabled"):
+        fields = JsonFields(row)
+        if fields.flag("disabled"):
             continue
-        name = " ".join(read.text("scriptName").split())[:40] or "?"
-        script = _read_script(read, name)
+        name = " ".join(fields.text("scriptName").split())[:40] or "?"
+        script = _read_script(fields, name)
         try:
             RegexScript.model_validate(script)
         except ValidationError:
@@ -115,18 +115,18 @@ def read_regex_scripts(extensions: object) -> tuple[list[dict[str, object]], lis
 
 def _read_script(fields: JsonFields, name: str) -> dict[str, object]:
     """Convert a regex script, reducing its HTML to text; omit `find` if it has no effect here."""
-    places = fields.values.get("placement")
+    placements = fields.values.get("placement")
     in_answer = fields.flag("markdownOnly") or not fields.flag("promptOnly")
-    in_answer = in_answer and isinstance(places, list) and _CHARACTER_PLACEMENT in places
-    find, replace = fields.text("findRegex"), fields.text("replaceString")
+    in_answer = in_answer and isinstance(placements, list) and _CHARACTER_PLACEMENT in placements
+    find, replacement = fields.text("findRegex"), fields.text("replaceString")
     pattern, flags = found.groups() if (found := _REGEX_LITERAL.fullmatch(find)) else (find, "")
     find = f"/{_BARE_SLASH.sub(lambda slash: slash[1] or chr(92) + '/', pattern)}/{flags}"
-    has_known_macros = not set(find_unknown_macros([replace])) - {"match"}
+    has_known_macros = not set(find_unknown_macros([replacement])) - {"match"}
     is_for_older = (fields.integer("minDepth") or 0) > 0
     if not (in_answer and has_known_macros) or is_for_older or fields.number("substituteRegex"):
         return {"name": name}
     trim = fields.texts("trimStrings")
-    return {"name": name, "find": find, "replace": _without_html(replace), "trim": trim}
+    return {"name": name, "find": find, "replace": _without_html(replacement), "trim": trim}
 
 
 def _without_html(text: str) -> str:
@@ -141,9 +141,9 @@ _POSITION_AT_DEPTH = 1  # the `injection_position` of prompts within the chat
 _ROLES = ("system", "user", "assistant")
 _NAMES_BEHAVIORS = {-1: "not_add", 2: "add"}
 _DEFAULT_DEPTH = 4
-_ALL_CHARACTERS = 100001  # the `character_id` of the order for all characters
-_MARKERS = frozenset(get_args(MarkerName))
-_SCRIPT_PLACES = frozenset({"chatHistory", "dialogueExamples"})
+_ALL_CHARACTERS_ID = 100001  # the `character_id` of the order for all characters
+_MARKER_NAMES = frozenset(get_args(MarkerName))
+_FIXED_DEPTH_MARKERS = frozenset({"chatHistory", "dialogueExamples"})
 _CARD_OVERRIDABLE_PROMPTS = frozenset({"main", "jailbreak"})
 _FORMAT_PLACEHOLDERS = {
     "charPersonality": "personality_format",
@@ -156,18 +156,18 @@ _FORMAT_PLACEHOLDERS = {
 
 def chat_completion_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     """Convert a chat completion preset to our keys; also return notes about what was omitted."""
-    read = JsonFields(data)
+    fields = JsonFields(data)
     keys, notes = sampler_preset_keys(data)
-    keys |= _token_limits(read.integer("openai_max_context"), read.integer("openai_max_tokens"))
-    behavior = read.integer("names_behavior")
+    keys |= _token_limits(fields.integer("openai_max_context"), fields.integer("openai_max_tokens"))
+    behavior = fields.integer("names_behavior")
     keys["user_name_in_message"] = _NAMES_BEHAVIORS.get(behavior or 0, "default")
-    prompts = list(_ordered_prompts(read))
-    service = read.text("chat_completion_source")
-    if service == "claude" and read.text("assistant_prefill").strip():
-        prompts.append({"role": "assistant", "content": read.text("assistant_prefill")})
+    prompts = list(_ordered_prompts(fields))
+    service_name = fields.text("chat_completion_source")
+    if service_name == "claude" and fields.text("assistant_prefill").strip():
+        prompts.append({"role": "assistant", "content": fields.text("assistant_prefill")})
     scripts, script_notes = read_regex_scripts(data.get("extensions"))
     keys |= {"prompts": prompts, "macros": True, "regex_scripts": scripts}
-    if model := read.text(f"{service}_model"):
+    if model := fields.text(f"{service_name}_model"):
         notes.append(f"the model {model} is omitted: set your model with the key `model`")
     return keys, [*notes, *script_notes]
 
@@ -176,15 +176,15 @@ def _ordered_prompts(settings: JsonFields) -> Iterator[Json]:
     """Yield the enabled prompts in the order for all characters or, if missing, the last order."""
     prompts = settings.list_of_objects("prompts")
     prompts_by_name = {str(each["identifier"]): each for each in prompts if each.get("identifier")}
-    lists = settings.list_of_objects("prompt_order")
-    lists = [each for each in lists if each.get("character_id") == _ALL_CHARACTERS] or lists
-    order = JsonFields(lists[-1]).list_of_objects("order") if lists else []
-    names = [str(each.get("identifier")) for each in order if each.get("enabled", True)]
-    for name in names if order else prompts_by_name:
+    orders = settings.list_of_objects("prompt_order")
+    orders = [each for each in orders if each.get("character_id") == _ALL_CHARACTERS_ID] or orders
+    order_entries = JsonFields(orders[-1]).list_of_objects("order") if orders else []
+    names = [str(each.get("identifier")) for each in order_entries if each.get("enabled", True)]
+    for name in names if order_entries else prompts_by_name:
         triggers = prompts_by_name.get(name, {}).get("injection_trigger")
         if isinstance(triggers, list) and triggers and "normal" not in triggers:
             continue  # a prompt that is only for swipes or continuations
-        if name in prompts_by_name or name in _MARKERS:
+        if name in prompts_by_name or name in _MARKER_NAMES:
             prompt = _convert_prompt(name, JsonFields(prompts_by_name.get(name)), settings)
             if prompt.get("marker") or str(prompt["content"]).strip():
                 yield prompt
@@ -197,14 +197,14 @@ def _convert_prompt(identifier: str, fields: JsonFields, settings: JsonFields) -
         "content": "" if fields.flag("marker") else fields.text("content"),
         "name": fields.text("name"),
     }
-    is_fixed = identifier in _CARD_OVERRIDABLE_PROMPTS and fields.flag("forbid_overrides")
-    if identifier in _MARKERS and not is_fixed:
+    forbids_override = identifier in _CARD_OVERRIDABLE_PROMPTS and fields.flag("forbid_overrides")
+    if identifier in _MARKER_NAMES and not forbids_override:
         prompt["marker"] = identifier
         if identifier in _FORMAT_PLACEHOLDERS:
             prompt["content"] = settings.text(_FORMAT_PLACEHOLDERS[identifier])
     if (
         fields.integer("injection_position") == _POSITION_AT_DEPTH
-        and identifier not in _SCRIPT_PLACES
+        and identifier not in _FIXED_DEPTH_MARKERS
     ):
         depth, order = fields.integer("injection_depth"), fields.integer("injection_order")
         prompt["depth"] = _DEFAULT_DEPTH if depth is None else max(0, depth)
@@ -216,23 +216,23 @@ _MAX_LISTED_MACROS = 40
 _MAX_PROBLEMS = 20
 
 
-def unsupported_features(preset: Preset) -> Sequence[Text]:
+def unsupported_feature_notes(preset: Preset) -> Sequence[Text]:
     """Return a note about each kind of unsupported feature in a preset."""
     notes: list[Text] = []
-    if preset.has_macros and (unknown := find_unknown_macros(_preset_texts(preset))):
-        names = [f"{{{{{name}}}}}" for name in unknown[:_MAX_LISTED_MACROS]]
-        names += ["…"] * (len(unknown) > _MAX_LISTED_MACROS)
+    if preset.has_macros and (unknown_macros := find_unknown_macros(_preset_texts(preset))):
+        names = [f"{{{{{name}}}}}" for name in unknown_macros[:_MAX_LISTED_MACROS]]
+        names += ["…"] * (len(unknown_macros) > _MAX_LISTED_MACROS)
         listed_names = ", ".join(names)
         notes.append(translatable("unsupported macros stay unchanged: {names}", names=listed_names))
     book = preset.parsed_lorebook
     entries = book.entries if book else ()
-    dead_entries = [one for one in entries if one.vectorized and not (one.keys or one.constant)]
-    if dead_entries:
+    unused_entries = [one for one in entries if one.vectorized and not (one.keys or one.constant)]
+    if unused_entries:
         notes.append(
             translatable(
                 "{number} lorebook entries without keys are never used: only SillyTavern finds them"
                 " by similarity (vectorized); give them keys",
-                number=len(dead_entries),
+                number=len(unused_entries),
             )
         )
     return [*notes, *(book.problems[:_MAX_PROBLEMS] if book else ())]
@@ -240,8 +240,8 @@ def unsupported_features(preset: Preset) -> Sequence[Text]:
 
 def _preset_texts(preset: Preset) -> Iterator[str]:
     main = (preset.system, preset.persona, preset.personality, preset.scenario, preset.story_string)
-    more = (preset.post_history_instructions, *preset.greetings, *preset.group_greetings)
-    yield from filter(None, (*main, *more))
+    other_texts = (preset.post_history_instructions, *preset.greetings, *preset.group_greetings)
+    yield from filter(None, (*main, *other_texts))
     yield from (message.text for message in preset.messages)
     yield from (prompt.content for prompt in preset.prompts)
     book = preset.parsed_lorebook

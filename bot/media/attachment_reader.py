@@ -14,7 +14,7 @@ import structlog
 from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind, to_storable_text
 from bot.chat.prompt import Image
 from bot.chat.session import (
-    MAX_TEXT_BYTES,
+    MAX_TEXT_FILE_BYTES,
     NO_FILES,
     READABLE_KINDS,
     AttachedFiles,
@@ -145,12 +145,12 @@ class _FileCollector:
             data = await convert_in_child("pdf", data)
         elif item.kind is MediaKind.IMAGE:
             return _DAMAGED_REASON
-        text = decode_text(data, MAX_TEXT_BYTES)
+        text = decode_text(data, MAX_TEXT_FILE_BYTES)
         if text is None:
             return _UNKNOWN_KIND_REASON if b"\0" in data else _ENCODING_REASON
         if not text.strip():
             return _EMPTY_REASON
-        is_cut = len(data) > MAX_TEXT_BYTES
+        is_cut = len(data) > MAX_TEXT_FILE_BYTES
         safe_text, name = mask_pasted_tokens(to_storable_text(text)), clean_file_name(item.name)
         self.texts.append(AttachedText(name, safe_text, is_cut))
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 from bot.errors import PresetError, UserError
 from bot.importers.card import Card, find_character_image, read_card
 from bot.importers.card_to_preset import preset_from_card
-from bot.importers.file_kinds import CHARACTER_IMPORTS, FileKind, detect_file_kind
+from bot.importers.file_kinds import CHARACTER_KINDS, FileKind, detect_file_kind
 from bot.prompting.presets.files import export_preset
 from bot.runtime.addresses import is_http_address
 from bot.runtime.operating_system import limit_process
@@ -42,7 +42,7 @@ def convert_card(data: bytes) -> dict[str, object]:
         kind = detect_file_kind(data)
         if kind is FileKind.IMAGE:
             return _problem_result(kind.describe(Path("card")))
-        if kind not in CHARACTER_IMPORTS | {FileKind.UNKNOWN}:
+        if kind not in CHARACTER_KINDS | {FileKind.UNKNOWN}:
             text = marked("This is {kind}. Attach a character card: PNG, JSON or CHARX.")
             return _problem_result(translatable(text, kind=translatable(kind.value[0])))
         card = read_card(data, "card")

@@ -14,7 +14,14 @@ from functools import partial
 import structlog
 
 from bot.chat.incoming import IncomingMessage
-from bot.chat.memory import APPROVAL_KEY, CheckedNote, Memory, MemoryPlace, MemoryState, SubjectKind
+from bot.chat.memory import (
+    MEMORY_APPROVAL_KEY,
+    CheckedNote,
+    Memory,
+    MemoryPlace,
+    MemoryState,
+    SubjectKind,
+)
 from bot.chat.prompt import Message
 from bot.chat.session import Consent, StoredTurn
 from bot.memory.extraction import INSTRUCTION, check_notes, read_notes, write_transcript
@@ -195,7 +202,7 @@ class MemoryExtractor:
 
     async def _needs_approval(self, memory: Memory) -> bool:
         scopes = () if memory.place.is_private else (memory.place.server,)
-        return await self.settings.resolve(scopes, APPROVAL_KEY) is not None
+        return await self.settings.resolve(scopes, MEMORY_APPROVAL_KEY) is not None
 
     async def claim_first_notice(self, person: str) -> bool:
         """Return whether to tell a person about memories of them; True only once per person."""

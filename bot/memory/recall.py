@@ -114,8 +114,8 @@ def rank_memories(
     scores = Counter[int]()
     reasons: dict[int, RecallReason] = {}
     rankings: tuple[tuple[Mapping[int, float], float, RecallReason], ...] = (
-        (word_scores, _WORD_WEIGHT, RecallReason.WORDS),
-        (similarities, 1.0, RecallReason.SIMILAR),
+        (word_scores, _WORD_WEIGHT, RecallReason.SAME_WORDS),
+        (similarities, 1.0, RecallReason.SIMILAR_MEANING),
         ({one.id: one.since for one in memories}, _RECENCY_WEIGHT, RecallReason.RECENT),
     )
     for scores_by_id, weight, reason in rankings:

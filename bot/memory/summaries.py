@@ -214,7 +214,7 @@ class Summarizer:
         session_turns = await self.summaries.load_turns(conversation)
         old_turns = session_turns.turns[: max(0, len(session_turns.turns) - kept_turns)]
         summary = session_turns.summary
-        covered_count = sum(one.id <= summary.covers_to for one in old_turns) if summary else 0
+        covered_count = sum(one.id <= summary.last_turn_id for one in old_turns) if summary else 0
         if len(old_turns) - covered_count < _MIN_NEW_TURNS:
             return
         count_tokens = counter_for_model(preset.model)
@@ -224,7 +224,7 @@ class Summarizer:
             covered_count += len(batch)
             summary = Summary(
                 session=session_turns.session,
-                covers_to=old_turns[covered_count - 1].id,
+                last_turn_id=old_turns[covered_count - 1].id,
                 fingerprint=fingerprint_turns(old_turns[:covered_count]),
                 text=await self._generate_summary(preset, conversation, summary, batch, message),
             )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from bot.chat.incoming import Person
-from bot.chat.session import Turn, shown_name
+from bot.chat.session import Turn, display_name
 from bot.prompting.text.confusables import (
     COLON,
     confusable_skeleton,
@@ -301,14 +301,14 @@ def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
 def _label_characters(characters: Mapping[str, str]) -> dict[str, str]:
     """Return characters' labels: their names, or preset names where names can be confused."""
     labels = {
-        preset: clean_name(name) or clean_name(shown_name(preset))
+        preset: clean_name(name) or clean_name(display_name(preset))
         for preset, name in characters.items()
     }
     skeletons = [confusable_skeleton(label) for label in labels.values()]
     return {
         preset: label
         if skeletons.count(confusable_skeleton(label)) == 1
-        else with_id_suffix(clean_name(shown_name(preset)), preset)
+        else with_id_suffix(clean_name(display_name(preset)), preset)
         for preset, label in labels.items()
     }
 

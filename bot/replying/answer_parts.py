@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 from bot.chat.command import ButtonAction, encode_button
 from bot.chat.incoming import IncomingMessage, MediaItem, MediaKind
 from bot.chat.outgoing import (
-    FILE_PARTS,
-    THREAD_PARTS,
+    FIRST_FILE_PART,
+    FIRST_THREAD_PART,
     AnswerThread,
     Attachment,
     Button,
@@ -18,7 +18,7 @@ from bot.chat.outgoing import (
     MessageContent,
     OutgoingPart,
 )
-from bot.chat.session import MAX_TEXT_BYTES, AttachedFiles, UnreadFile, clean_file_name
+from bot.chat.session import MAX_TEXT_FILE_BYTES, AttachedFiles, UnreadFile, clean_file_name
 from bot.texts.text import Text, join_texts, supported_language, translatable, translate
 from bot.value_class import value_class
 
@@ -28,7 +28,7 @@ _ACTION_LABELS = {
     ButtonAction.CONTINUE: translatable("▶ Continue"),
     ButtonAction.DELETE: translatable("🗑 Delete"),
     ButtonAction.FORGET: translatable("Forget everything I said"),
-    ButtonAction.KEEP: translatable("Keep it"),
+    ButtonAction.KEEP_DATA: translatable("Keep it"),
     ButtonAction.ADULT: translatable("I am 18 or older"),
 }
 _DANGEROUS_ACTIONS = frozenset({ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET})
@@ -143,7 +143,7 @@ class PartDestinations:
         """Return an outgoing part with this content; `index` is its position, from 0."""
         if index == 0 or self.thread is None:
             return OutgoingPart(self.first_part + index, content)
-        number = THREAD_PARTS + self.first_part * _MAX_PARTS_IN_THREAD + index - 1
+        number = FIRST_THREAD_PART + self.first_part * _MAX_PARTS_IN_THREAD + index - 1
         return OutgoingPart(number, content, thread=self.thread)
 
 
@@ -176,14 +176,16 @@ def arrange_parts(
         caption = MessageContent(
             translate(_WHOLE_ANSWER_HINT, supported_language(locale)), first.content.face
         )
-        return first, OutgoingPart(FILE_PARTS + first.part, caption, Attachment(_FILE_NAME, text))
+        return first, OutgoingPart(
+            FIRST_FILE_PART + first.part, caption, Attachment(_FILE_NAME, text)
+        )
     destinations = choose_destinations(form, first.part, locale, part_name)
     return tuple(destinations.to_part(index, one.content) for index, one in enumerate(parts))
 
 
 def message_part_numbers(numbers: Iterable[int]) -> list[int]:
     """Return only the part numbers of channel messages, not those of files and threads."""
-    return [number for number in numbers if number < FILE_PARTS]
+    return [number for number in numbers if number < FIRST_FILE_PART]
 
 
 _ATTACHMENT_ACTIONS: Mapping[MediaKind, Text] = {
@@ -224,7 +226,7 @@ def explain_skipped_files(files: AttachedFiles) -> Text | None:
         translatable(
             "ℹ {name} is long: I read only its first {size} KiB.",
             name=one.name or translatable("The file"),
-            size=MAX_TEXT_BYTES // 1024,
+            size=MAX_TEXT_FILE_BYTES // 1024,
         )
         for one in files.texts
         if one.is_cut

@@ -8,7 +8,7 @@ from functools import reduce
 import structlog
 
 from bot.chat.prompt import (
-    UNKNOWN_TOOL,
+    UNKNOWN_TOOL_NAME,
     Delta,
     Finish,
     FinishReason,
@@ -209,7 +209,7 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
 def describe_ending(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> Text | None:
     """Return a note that says why an answer is incomplete and which tools it used, or None."""
     mark = _END_MARKS.get(reason)
-    hidden_names = {UNKNOWN_TOOL, REACT_TOOL}  # a reaction is visible by itself
+    hidden_names = {UNKNOWN_TOOL_NAME, REACT_TOOL}  # a reaction is visible by itself
     names = ", ".join(dict.fromkeys(one.name for one in calls if one.name not in hidden_names))
     tools = translatable("🔧 tools used: {tools}", tools=names) if names else None
     marks = [one for one in (mark, tools) if one]

@@ -18,8 +18,8 @@ from bot.chat.session import (
     ACCESS_KEY_PREFIX,
     MessageNote,
     Turn,
+    display_name,
     has_readable_file,
-    shown_name,
     text_with_attachments,
 )
 from bot.errors import StoreError
@@ -245,7 +245,7 @@ class AccessRules:
         The narrowest scope that gives this permission to anybody decides; if there is none,
         everybody has it. If an answer goes to several people, all of them need it.
         """
-        people = set(message.charged_people)
+        people = set(message.charged_person_ids)
         if message.address.platform in self.local_platforms or people <= set(self.operators):
             return True
         levels = await self.load(() if message.is_private else message.scopes)
@@ -405,7 +405,7 @@ class DecisionLog:
             used_model = (receipt.provider, receipt.prompt.model)
             if expected_model is not None and used_model != expected_model:
                 names = {"used": "/".join(used_model), "expected": "/".join(expected_model)}
-                outcome = _SUBSTITUTE_TEXT.with_values(name=shown_name(receipt.preset), **names)
+                outcome = _SUBSTITUTE_TEXT.with_values(name=display_name(receipt.preset), **names)
                 self._add(channel, _LoggedDecision(outcome))
 
     async def describe_recent(self, channel: str) -> tuple[Text, ...]:
@@ -453,7 +453,10 @@ def describe_silence(decision: Observe | Ignore) -> Text:
 
 def _describe_candidate(one: SpeakerCandidate) -> Text:
     return join_texts(
-        [shown_name(one.preset), join_texts(map(to_translatable, one.reasons), translatable(", "))],
+        [
+            display_name(one.preset),
+            join_texts(map(to_translatable, one.reasons), translatable(", ")),
+        ],
         " ",
     )
 

@@ -11,7 +11,7 @@ import structlog
 from bot.chat.incoming import ChatJoin, Incoming, IncomingMessage, Request, find_person_ids
 from bot.chat.outgoing import Face, Limits
 from bot.chat.session import (
-    CHARACTER_KEY,
+    CHARACTER_KEY_PREFIX,
     CONSENT_KEY,
     OWNER_SEPARATOR,
     ChatSetting,
@@ -19,8 +19,8 @@ from bot.chat.session import (
     HistoryScope,
     PresetVersion,
     Turn,
+    display_name,
     person_scopes,
-    shown_name,
 )
 from bot.errors import AgeUnconfirmed, PresetError, SettingsError, UserError
 from bot.ports import ChatSettings
@@ -121,7 +121,7 @@ class ActiveCharacters:
         name = label_speakers((), character_names).characters[preset.name]
         if shows_faces:
             return "", Face(name, preset.avatar, self.is_group)
-        return limits.speaker_line.format(name) + "\n", None
+        return limits.speaker_line_format.format(name) + "\n", None
 
 
 _log = structlog.get_logger(__name__)
@@ -171,9 +171,11 @@ class Characters:
         settings = (await self._chat_settings.get_scopes([owner])).get(owner, {})
         values = [(key, value.partition(" ")[2]) for key, value in sorted(settings.items())]
         return {
-            f"{owner}{OWNER_SEPARATOR}{key.removeprefix(CHARACTER_KEY)}": value.partition("\t")[0]
+            f"{owner}{OWNER_SEPARATOR}{key.removeprefix(CHARACTER_KEY_PREFIX)}": value.partition(
+                "\t"
+            )[0]
             for key, value in values
-            if key.startswith(CHARACTER_KEY)
+            if key.startswith(CHARACTER_KEY_PREFIX)
         }
 
     async def announce(
@@ -186,14 +188,14 @@ class Characters:
         owner, _, short_name = name.rpartition(OWNER_SEPARATOR)
         revision = hashlib.sha256(content.encode()).hexdigest()[:16]
         value = f"{revision} {description}" if content else None
-        key = f"{CHARACTER_KEY}{short_name}"
+        key = f"{CHARACTER_KEY_PREFIX}{short_name}"
         self._loaded.pop(name, None)
         await self._chat_settings.set(owner, key, value, author, is_audited=is_audited)
 
     async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
         """Return a character that behaves like `behavior`, and its version, or None if deleted."""
         owner, _, short_name = name.rpartition(OWNER_SEPARATOR)
-        setting = await self._chat_settings.resolve([owner], f"{CHARACTER_KEY}{short_name}")
+        setting = await self._chat_settings.resolve([owner], f"{CHARACTER_KEY_PREFIX}{short_name}")
         if setting is None:
             self._loaded.pop(name, None)
             return None
@@ -231,7 +233,7 @@ class Characters:
     def character_name(self, name: str) -> str:
         """Return a loaded character's name, or the preset's name if it is not loaded."""
         loaded = self._loaded.get(name)
-        return loaded.preset.character_name if loaded is not None else shown_name(name)
+        return loaded.preset.character_name if loaded is not None else display_name(name)
 
 
 def _parse_character(version: PresetVersion) -> Preset:
@@ -401,7 +403,7 @@ class PresetResolver:
         wanted_id = preset_id(word.strip())
         operator_ids = map(preset_id, (*self.presets, *self.disabled))
         for name in () if wanted_id in operator_ids else owned_characters:
-            if wanted_id in {preset_id(name), preset_id(shown_name(name))}:
+            if wanted_id in {preset_id(name), preset_id(display_name(name))}:
                 character = await self.characters.find(name, self.find_behavior_preset(active))
                 if character is not None:
                     return character[0]
@@ -417,7 +419,7 @@ class PresetResolver:
         presets = {one.name: one.description for one in self.presets.values()}
         owned_characters = await self.characters.descriptions(character_owner(message))
         descriptions = (presets | owned_characters).items()
-        return dict(sorted(descriptions, key=lambda one: preset_id(shown_name(one[0]))))
+        return dict(sorted(descriptions, key=lambda one: preset_id(display_name(one[0]))))
 
     def character_names(self, presets: Iterable[str]) -> dict[str, str]:
         """Map presets' names to their characters' names; a missing preset keeps its own name."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
 from bot.backends.exact_prompt import ExactPromptWriter
-from bot.chat.incoming import read_source
+from bot.chat.incoming import parse_source
 from bot.chat.session import ClaimedMessage
 from bot.commands.access import AccessHandlers, PairingCodes
 from bot.commands.answers import NewestQuestionHandlers
@@ -275,7 +275,7 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
         # Signals also arrive for bots that only other processes run.
-        served_keys = [key for key in keys if read_source(key) in self.platforms]
+        served_keys = [key for key in keys if parse_source(key) in self.platforms]
         return await self.worker.claim(served_keys) if served_keys else {}
 
     async def wait_until_idle(self) -> None:

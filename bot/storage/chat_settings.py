@@ -11,7 +11,7 @@ from typing import Any
 from typing_extensions import override
 
 from bot.chat.access import AuditEntry
-from bot.chat.session import CHARACTER_KEY
+from bot.chat.session import CHARACTER_KEY_PREFIX
 from bot.ports import ChatSettings, Clock, ConversationMemory, Signals
 from bot.storage.database import ClockStore, transaction
 from bot.storage.rows import decode, decode_all
@@ -30,7 +30,7 @@ class SqlChatSettings(ClockStore, ChatSettings):
             before, after = decode(lambda row: str(row[0]), rows[0]) if rows else "", value or ""
             if before != after:  # a repeated command is not logged
                 action = f"{'reset' if value is None else 'set'} {key}"
-                if key.startswith(CHARACTER_KEY):  # log only the revision
+                if key.startswith(CHARACTER_KEY_PREFIX):  # log only the revision
                     before, after = (one.partition(" ")[0] for one in (before, after))
                 yield SQL["record_change"].query(
                     asdict(AuditEntry(at, author, action, scope, before, after))

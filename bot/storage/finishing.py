@@ -8,7 +8,13 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from bot.chat.incoming import ButtonPress, to_storable_text
-from bot.chat.outgoing import FILE_PARTS, REACTION_PART, OutboxOperation, OutboxRow, OutgoingPart
+from bot.chat.outgoing import (
+    FIRST_FILE_PART,
+    REACTION_PART,
+    OutboxOperation,
+    OutboxRow,
+    OutgoingPart,
+)
 from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.errors import Fenced
 from bot.storage import histories, memories, outbox
@@ -61,9 +67,9 @@ class PartChanges:
         Files are neither replaced nor replacements: old ones are deleted, and new ones are sent.
         """
         no_target = {"external_id": None, "target_turn": None, "target_part": None}
-        text_parts = [part for part in self.final_parts if part < FILE_PARTS]
-        text_targets = [target for target in targets if target["target_part"] < FILE_PARTS]
-        file_targets = [target for target in targets if target["target_part"] >= FILE_PARTS]
+        text_parts = [part for part in self.final_parts if part < FIRST_FILE_PART]
+        text_targets = [target for target in targets if target["target_part"] < FIRST_FILE_PART]
+        file_targets = [target for target in targets if target["target_part"] >= FIRST_FILE_PART]
         targets_by_part = dict(zip(text_parts, text_targets, strict=False))
         surplus = enumerate([*text_targets[len(text_parts) :], *file_targets], len(text_parts))
         return self._join_rows(targets_by_part, no_target, surplus)
@@ -339,6 +345,6 @@ def _mark_first_as_response(message: InboxMessage, part: OutgoingPart) -> Outgoi
 
 def _common_columns(message: InboxMessage) -> dict[str, object]:
     """Return the columns that all outbox rows of a turn have in common."""
-    question = message.replied_to.incoming
+    question = message.reply_target.incoming
     address = address_columns(question.address)
     return {"turn": message.turn_name, **address, "reply_to": question.message_id}

@@ -25,7 +25,7 @@ from bot.chat.incoming import (
     ReactionChange,
     parse_address,
 )
-from bot.chat.session import OWNER_SEPARATOR, shown_name
+from bot.chat.session import OWNER_SEPARATOR, display_name
 from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
 from bot.storage.data_kinds import PERSON_DELETIONS
@@ -181,7 +181,7 @@ class PersonalData(RecordingStore):
             "consent": next((decode(lambda row: str(row[0]), one) for one in consents), None),
             "descriptions": {one[0]: decode(lambda row: str(row[1]), one) for one in descriptions},
             "characters": {
-                shown_name(one[0]): decode(lambda row: json.loads(row[1]), one)
+                display_name(one[0]): decode(lambda row: json.loads(row[1]), one)
                 for one in characters
             },
             "memories": decode_all(

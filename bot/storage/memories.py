@@ -15,8 +15,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from bot.chat.incoming import Person, to_storable_text
 from bot.chat.memory import (
-    MAX_PER_CHANNEL,
-    MAX_PER_SUBJECT,
+    MAX_MEMORIES_PER_CHANNEL,
+    MAX_MEMORIES_PER_SUBJECT,
     Audience,
     Memory,
     MemoryKind,
@@ -399,9 +399,9 @@ def _enforce_limits(new: Memory) -> Unit[bool]:
     Raises `UserError` if too many memories were made by hand, which are not deleted.
     """
     row, deleted_ids = _to_row(new), set[int]()
-    limits_by_statement = {"surplus_of_channel": MAX_PER_CHANNEL}
+    limits_by_statement = {"surplus_of_channel": MAX_MEMORIES_PER_CHANNEL}
     if new.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}:
-        limits_by_statement["surplus_of_subject"] = MAX_PER_SUBJECT
+        limits_by_statement["surplus_of_subject"] = MAX_MEMORIES_PER_SUBJECT
     for name, limit in limits_by_statement.items():
         for number, is_deletable in (yield SQL[name].query({**row, "most": limit})):
             if not is_deletable:

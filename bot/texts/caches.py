@@ -15,10 +15,10 @@ def text_cache(
 ) -> Callable[[Callable[Parameters, Value]], Callable[Parameters, Value]]:
     """Return a decorator like `lru_cache`, whose cache `clear_text_caches` clears."""
 
-    def decorate(compute: Callable[Parameters, Value]) -> Callable[Parameters, Value]:
-        cached = lru_cache(max_size)(compute)
-        _clear_functions.append(cached.cache_clear)
-        return cached  # type: ignore[return-value] # lru_cache loses the parameters' types
+    def decorate(function: Callable[Parameters, Value]) -> Callable[Parameters, Value]:
+        cached_function = lru_cache(max_size)(function)
+        _clear_functions.append(cached_function.cache_clear)
+        return cached_function  # type: ignore[return-value] # lru_cache loses the parameters' types
 
     return decorate
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Final, Self
 
-_FOLDER = Path(__file__).parent / "locales"
-_DOMAIN = "troupe"
+_LOCALES_FOLDER = Path(__file__).parent / "locales"
+_GETTEXT_DOMAIN = "troupe"
 _LANGUAGE_END = re.compile(r"[-_.@]")
 _LINE_FORGING_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LANGUAGES: Final = ("en", "zh")
@@ -40,8 +40,8 @@ class Text(str):
         plural: str | None = None,
         count: int = 1,
     ) -> Self:
-        form = pattern if plural is None or count == 1 else plural
-        text = super().__new__(cls, form.format_map(values))
+        english_pattern = pattern if plural is None or count == 1 else plural
+        text = super().__new__(cls, english_pattern.format_map(values))
         text._pattern, text._plural, text._count = pattern, plural, count
         text._values = values
         return text
@@ -61,11 +61,11 @@ class Text(str):
 
     def with_values(self, change: Callable[[str], str]) -> Self:
         """Return a copy with `change` applied to every value that is a plain string."""
-        values = {name: _apply_change(value, change) for name, value in self._values.items()}
+        values = {name: _apply_to_strings(value, change) for name, value in self._values.items()}
         return type(self)(self._pattern, values, plural=self._plural, count=self._count)
 
 
-EMPTY: Final = Text("", {})
+EMPTY_TEXT: Final = Text("", {})
 """The empty text, the same in every language."""
 
 
@@ -91,7 +91,7 @@ def join_texts(texts: Iterable[str], separator: str = "\n") -> Text:
     return Text(pattern, {**values, "separator": separator})
 
 
-def _apply_change(value: object, change: Callable[[str], str]) -> object:
+def _apply_to_strings(value: object, change: Callable[[str], str]) -> object:
     if isinstance(value, Text):
         return value.with_values(change)
     return change(value) if isinstance(value, str) else value
@@ -127,12 +127,12 @@ def supported_language(locale: str | None) -> str:
 
 @cache
 def _catalog(language: str) -> gettext.NullTranslations:
-    return gettext.translation(_DOMAIN, _FOLDER, [language], fallback=True)
+    return gettext.translation(_GETTEXT_DOMAIN, _LOCALES_FOLDER, [language], fallback=True)
 
 
 _MAX_PARSED_CHARS = 2000
 
-_NESTED_VALUES = frozenset({"found", "reason"})
+_NESTED_VALUE_NAMES = frozenset({"found", "reason"})
 """Names of values that are translated, too; other values are numbers or people's words."""
 
 
@@ -151,34 +151,34 @@ class StoredPattern:
             re.escape(literal) + (f"(?P<{name}>.*?)" if name else "") for literal, name, *_ in parts
         )
         self._expression = re.compile(expression, re.DOTALL)
-        _patterns.append(self)
-        _patterns.sort(key=lambda one: one.literal_chars, reverse=True)
+        _stored_patterns.append(self)
+        _stored_patterns.sort(key=lambda one: one.literal_chars, reverse=True)
 
     def with_values(self, **values: object) -> str:
         """Return the English sentence with these values."""
         return self._pattern.format_map(values)
 
-    def read(self, text: str) -> Text | None:
+    def parse(self, text: str) -> Text | None:
         """Parse a sentence into a `Text`, or return None if it does not match this pattern."""
-        found = self._expression.fullmatch(text)
-        if found is None:
+        pattern_match = self._expression.fullmatch(text)
+        if pattern_match is None:
             return None
         values = {
-            name: to_translatable(value) if name in _NESTED_VALUES else value
-            for name, value in found.groupdict().items()
+            name: to_translatable(value) if name in _NESTED_VALUE_NAMES else value
+            for name, value in pattern_match.groupdict().items()
         }
         return Text(self._pattern, values)
 
 
-_patterns: list[StoredPattern] = []  # the pattern with the most literal text first
+_stored_patterns: list[StoredPattern] = []  # the pattern with the most literal text first
 
 
 def to_translatable(text: str) -> Text:
     """Return a translatable text for a stored English one; unknown texts remain in English."""
-    whole = Text(text.replace("{", "{{").replace("}", "}}"), {})
+    unparsed_text = Text(text.replace("{", "{{").replace("}", "}}"), {})
     if len(text) > _MAX_PARSED_CHARS or any(
         _catalog(one).gettext(text) != text for one in LANGUAGES[1:]
     ):
-        return whole
-    readings = (one.read(text) for one in _patterns)
-    return next((one for one in readings if one is not None), whole)
+        return unparsed_text
+    parsed_texts = (one.parse(text) for one in _stored_patterns)
+    return next((one for one in parsed_texts if one is not None), unparsed_text)

@@ -21,7 +21,7 @@ from bot.chat.session import (
     Turn,
     TurnRange,
     TurnResult,
-    to_repeated_question,
+    build_repeated_question,
 )
 from bot.commands.access import explain_refusal
 from bot.commands.answers import NOT_REMEMBERED_NOTICE, pick_speakers
@@ -219,10 +219,12 @@ class CommandRunner:
         quoted_turn, exchange = await buttons.find_quoted(message)
         await buttons.check_asker(message, exchange)
         question = exchange.question.turn
-        repeated_question = to_repeated_question(message, question, exchange.before.turns)
+        repeated_question = build_repeated_question(
+            message, question, exchange.earlier_session.turns
+        )
         speakers = pick_speakers(request.active, [one.turn for one in exchange.answers])
         if quoted_turn.turn.role == "user" and quoted_turn.turn.sent_as:
-            earlier_turns = tuple(exchange.before.turns)
+            earlier_turns = tuple(exchange.earlier_session.turns)
             return AskedQuestion(repeated_question, speakers, exchange.parts, earlier_turns), None
         session = await self.stages.conversations.load_session(claim, _MAX_LOADED_TURNS)
         turns_since = _count_turns_since(question, session.turns)

@@ -62,7 +62,7 @@ class EditHandler:
             is_question = incoming.wake is not None and parse_command(incoming.text) is None
             is_new = edit.at - incoming.at < _MAX_AGE_TO_ANSWER and not incoming.is_late
             return incoming if is_question and is_new else TurnResult()
-        incoming = replace(incoming, earlier_files=unanswered_files(exchange.before.turns))
+        incoming = replace(incoming, earlier_files=unanswered_files(exchange.earlier_session.turns))
         result = await self._edit_known_message(group, incoming, edit.at, exchange)
         return _with_changed_files(incoming, exchange, result)
 
@@ -100,7 +100,7 @@ class EditHandler:
         self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange
     ) -> Decision:
         """Decide how to handle an edit; if the bot had answered by chance, it answers again."""
-        now, earlier_turns = self.stages.now(), exchange.before.turns
+        now, earlier_turns = self.stages.now(), exchange.earlier_session.turns
         decision = decide(message, active, earlier_turns, dice=self.stages.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:
             return decision
@@ -131,7 +131,12 @@ class EditHandler:
         try:
             async with stages.stops.stoppable_answer(group.claim, message, incoming, at) as stop:
                 result = await stages.pipeline.answer(
-                    group, question, active, stop, removed_turns, session_before=exchange.before
+                    group,
+                    question,
+                    active,
+                    stop,
+                    removed_turns,
+                    session_before=exchange.earlier_session,
                 )
         except AlreadyNotified:
             return TurnResult(change=HistoryChange(texts))

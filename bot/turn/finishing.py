@@ -11,7 +11,7 @@ import structlog
 
 from bot.chat.command import ButtonAction
 from bot.chat.incoming import Address, ButtonPress, IncomingMessage, Request, parse_address
-from bot.chat.outgoing import NOTICE_PARTS, Face, MessageContent, OutgoingPart, PrivateDelivery
+from bot.chat.outgoing import FIRST_NOTICE_PART, Face, MessageContent, OutgoingPart, PrivateDelivery
 from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.answers import AnswerButtons
 from bot.commands.handlers import CommandHandlers
@@ -122,7 +122,9 @@ class TurnFinisher:
                 and incoming.has_masked_token
                 and result.outgoing
             ):
-                next_part = 1 + max(one.part for one in result.outgoing if one.part < NOTICE_PARTS)
+                next_part = 1 + max(
+                    one.part for one in result.outgoing if one.part < FIRST_NOTICE_PART
+                )
                 result = self._with_notice(incoming, result, _SECRET_REMOVED_NOTICE, next_part)
         if message.refused_messages:
             refused_messages = [
@@ -149,7 +151,7 @@ class TurnFinisher:
         self, group: MessageGroup, text: str, *, is_private: bool = False, is_quiet: bool = False
     ) -> InboxMessage | None:
         """Finish with a reply that is not stored in the history."""
-        incoming, request = group.message.incoming, group.message.replied_to.incoming
+        incoming, request = group.message.incoming, group.message.reply_target.incoming
         outgoing = self.stages.replies.notice_parts(incoming.address, text, incoming.locale)
         if is_private and isinstance(request, IncomingMessage | ButtonPress):
             outgoing = self.make_private_to_author(request, outgoing, is_quiet=is_quiet)
@@ -234,7 +236,7 @@ class TurnFinisher:
     ) -> TurnResult:
         """Add a notice to a result, unless the channel got a notice recently."""
         if result.outgoing and await self.stages.notices.is_due_in_channel(message.address.channel):
-            return self._with_notice(message, result, notice, NOTICE_PARTS)
+            return self._with_notice(message, result, notice, FIRST_NOTICE_PART)
         return result
 
     def _with_notice(

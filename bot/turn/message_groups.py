@@ -335,7 +335,7 @@ class MessageGathering:
             covered[-1].message,
             author_roles=tuple(sorted(shared_roles)),
             earlier_files=tuple(files),
-            asked_with=(*reversed(askers), *question.incoming.charged_people),
+            asked_with=(*reversed(askers), *question.incoming.charged_person_ids),
         )
         earlier_turns = (*question.earlier_turns, *turns)
         self.question = replace(

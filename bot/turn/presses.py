@@ -29,7 +29,7 @@ from bot.chat.session import (
     HistoryChange,
     Turn,
     TurnResult,
-    to_repeated_question,
+    build_repeated_question,
 )
 from bot.commands.answers import BUTTON_GONE_NOTICE, TYPING_HINTS, pick_speakers
 from bot.commands.authority import is_group_author
@@ -108,7 +108,7 @@ class PressHandler:
                 return AskedQuestion(message, pick_speakers(active, answers))
             case ButtonAction.RETRY:
                 return await self._retry(group, press, exchange, active)
-            case ButtonAction.FORGET | ButtonAction.KEEP | ButtonAction.ADULT:
+            case ButtonAction.FORGET | ButtonAction.KEEP_DATA | ButtonAction.ADULT:
                 notice = await self._confirm(press, data.action, exchange)
                 if notice is None:
                     return await self._retry(group, press, exchange, active)
@@ -117,7 +117,7 @@ class PressHandler:
                 )
                 outgoing = (replace(first_part, is_response=True), *other_parts)
                 return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)
-            case ButtonAction.NAME | ButtonAction.ABOUT if not press.values:
+            case ButtonAction.ENTER_NAME | ButtonAction.ENTER_ABOUT if not press.values:
                 raise UserError(TYPING_HINTS[data.action])
             case _:
                 return await self._run_choice(press, data, exchange, active)
@@ -229,10 +229,14 @@ class PressHandler:
         active: ActiveCharacters,
     ) -> TurnResult | AskedQuestion:
         question = exchange.question.turn
-        repeated = to_repeated_question(_to_message(press, ""), question, exchange.before.turns)
+        repeated = build_repeated_question(
+            _to_message(press, ""), question, exchange.earlier_session.turns
+        )
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # the answer failed, so the history has no turns of it
-            return AskedQuestion(repeated, speakers, exchange.parts, tuple(exchange.before.turns))
+            return AskedQuestion(
+                repeated, speakers, exchange.parts, tuple(exchange.earlier_session.turns)
+            )
         return await self.edits.answer_in_place(
             group, repeated, press.at, exchange, active, speakers, {}
         )

@@ -419,7 +419,7 @@ class AnswerTools:
             REACT_TOOL: lambda: self._react_tool(preset, context),
         }
         message, is_repeated = context.incoming, context.in_place_of or context.replaces_answers
-        has_reactions = self.limits(message.address).reaction is not None
+        has_reactions = self.limits(message.address).convert_reaction is not None
         may_react = has_reactions and message.message_id is not None and not is_repeated
         names = [one for one in dict.fromkeys(preset.tools) if one != REACT_TOOL or may_react]
         tools = [factories[name]() for name in names if name in factories]
@@ -433,7 +433,7 @@ class AnswerTools:
         return Toolbox(tools, self.clock, lambda: preset.name in context.reactions)
 
     def _react_tool(self, preset: Preset, context: TurnContext) -> Tool:
-        to_reaction = self.limits(context.incoming.address).reaction
+        to_reaction = self.limits(context.incoming.address).convert_reaction
 
         async def react(text: str) -> str:
             if context.reactions:

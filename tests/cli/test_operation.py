@@ -9,7 +9,7 @@ import pytest
 from cryptography.fernet import Fernet
 from sqlalchemy import select, update
 
-from bot.chat.access import COMMAND_LINE
+from bot.chat.access import COMMAND_LINE_ACTOR
 from bot.chat.incoming import Address, ForgetRequested
 from bot.chat.session import PresetVersion, Turn
 from bot.chat.usage import AnswerCharge
@@ -57,7 +57,7 @@ def on_store(make: Callable[[Store], Awaitable[None]]) -> Callable[[Database], A
 
 def check_audit(*actions: str) -> None:
     assert [(who, action) for who, action, _ in read_audit_log()] == [
-        (COMMAND_LINE, a) for a in actions
+        (COMMAND_LINE_ACTOR, a) for a in actions
     ]
 
 

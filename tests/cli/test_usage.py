@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from bot.chat.prompt import Usage
-from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal, format_usage_table
+from bot.chat.usage import AnswerCharge, UsageRow, UsageTotal, format_usage_csv
 from bot.errors import UserError
 from tests.cli.command import troupe, use_database
 from tests.commands.test_reports import RECEIPT
@@ -49,7 +49,7 @@ def test_names_cannot_inject_a_formula_or_a_row(model: str) -> None:
         UsageRow("2026-01-01", "p", "c", "", "nora", "local", one, total)
         for one in (model, "m\r=1\n=2\0")
     ]
-    table = io.StringIO(format_usage_table(rows), newline="")
+    table = io.StringIO(format_usage_csv(rows), newline="")
     assert [row["model"] for row in csv.DictReader(table)] == [f"'{model.strip()}", "m =1 =2"]
 
 

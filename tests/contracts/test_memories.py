@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import select
 
 from bot.chat.memory import (
-    MAX_PER_CHANNEL,
-    MAX_PER_SUBJECT,
+    MAX_MEMORIES_PER_CHANNEL,
+    MAX_MEMORIES_PER_SUBJECT,
     Audience,
     Memory,
     MemoryListener,
@@ -230,7 +230,7 @@ async def test_oldest_derived_memories_are_evicted_first(
     store: Store, memories: SqlMemories
 ) -> None:
     derived = await add_derived(store, memories)
-    texts = [f"{chr(97 + number) * 9} {number}" for number in range(MAX_PER_SUBJECT)]
+    texts = [f"{chr(97 + number) * 9} {number}" for number in range(MAX_MEMORIES_PER_SUBJECT)]
     for text in texts:
         await memories.add(replace(BY_HAND, text=text))
     assert await recalled(memories, HERE) == sorted(texts)
@@ -241,7 +241,7 @@ async def test_oldest_derived_memories_are_evicted_first(
 
 
 async def test_number_of_memories_per_channel_is_limited(memories: SqlMemories) -> None:
-    for number in range(MAX_PER_CHANNEL):
+    for number in range(MAX_MEMORIES_PER_CHANNEL):
         who = MemorySubject(SubjectKind.PERSON, f"telegram:9{number}", "")
         await memories.add(replace(BY_HAND, subject=who, said_by=who.key))
     with pytest.raises(UserError, match="200"):

@@ -9,8 +9,8 @@ from sqlalchemy import select
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import (
+    FIRST_THREAD_PART,
     REACTION_PART,
-    THREAD_PARTS,
     AnswerThread,
     Attachment,
     Button,
@@ -271,14 +271,14 @@ async def test_part_in_a_thread_finds_the_message_that_opens_the_thread(store: S
     folded = MessageContent("rest", thoughts="Hm. || 想")
     parts = [
         OutgoingPart(0, MessageContent("first")),
-        OutgoingPart(THREAD_PARTS, folded, thread=thread),
+        OutgoingPart(FIRST_THREAD_PART, folded, thread=thread),
     ]
     await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
     first = await taken(store)
     assert first.thread is None
     assert await store.outbox.find_message_id(thread.first_part) is None
     second = present(await store.outbox.mark_sent(first, "900"))
-    assert (second.part, second.content, second.thread) == (THREAD_PARTS, folded, thread)
+    assert (second.part, second.content, second.thread) == (FIRST_THREAD_PART, folded, thread)
     assert await store.outbox.find_message_id(thread.first_part) == "900"
     assert await store.outbox.mark_sent(second, "900/901") is None
     kept = await store.scalars(select(outbox.c.buttons))

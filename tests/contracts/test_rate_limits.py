@@ -226,7 +226,7 @@ async def test_slot_of_a_dead_process_becomes_free(peers: Peers) -> None:
 
 GROUP = RateLimitScope("telegram:-7", (CallWindow(5, 1000),))
 NORA = Face("Nora")
-LIMIT_OF_FIVE = replace(LIMITS, route_calls=(CallWindow(5, 1000),))
+LIMIT_OF_FIVE = replace(LIMITS, route_call_windows=(CallWindow(5, 1000),))
 
 
 class WebhookSurface(FakeSurface, BucketSurface):

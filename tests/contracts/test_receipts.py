@@ -128,7 +128,7 @@ async def test_context_of_an_answer_is_the_history_before_it(store: Store) -> No
     third, second, first = (await log.search(AnswerSearch(), 3)).answers
 
     scene = present(await log.find_context(second))
-    assert [one.text for one in scene.before.turns] == ["hello", "Hi."]
+    assert [one.text for one in scene.earlier_session.turns] == ["hello", "Hi."]
     assert (scene.message.text, scene.message.author, scene.answers) == ("and now?", ALICE, ())
     assert (scene.message.scopes, scene.answered_by) == (("telegram:5", "telegram"), "nora")
     changed = replace(first, receipt=replace(first.receipt, answer="Ho."))
@@ -136,7 +136,7 @@ async def test_context_of_an_answer_is_the_history_before_it(store: Store) -> No
 
     await finish(store, "5:4", change=HistoryChange(deleted_ids=[3, 4]))  # the second exchange
     scene = present(await log.find_context(third))
-    assert [one.text for one in scene.before.turns] == ["hello", "Hi."]
+    assert [one.text for one in scene.earlier_session.turns] == ["hello", "Hi."]
 
     assert await log.find_sent_time(first) is None
     [row] = await store.outbox.reserve_due(["telegram:5"])
@@ -198,7 +198,7 @@ async def test_budget_starts_at_zero_in_each_period(store: Store) -> None:
     budgets = Budgets(store.database)
     assert await budgets.reserve([PERSON], 1000) is None
     assert await budgets.reserve([PERSON], 1) == PERSON
-    assert await budgets.reserve([replace(PERSON, begins="2026-11-23")], 1000) is None
+    assert await budgets.reserve([replace(PERSON, period_start="2026-11-23")], 1000) is None
 
 
 async def test_usage_is_summed_and_kept_longer_than_the_text(store: Store) -> None:
@@ -255,7 +255,7 @@ async def test_usage_by_day_has_a_row_for_each_model(store: Store) -> None:
 async def test_text_of_a_receipt_is_deleted_before_its_usage(store: Store) -> None:
     await finish(store, receipts=[PAID])
     totals, budgets = UsageTotals(store.database), Budgets(store.database)
-    await budgets.reserve([PERSON, replace(PERSON, begins="2020-01-01")], 5)
+    await budgets.reserve([PERSON, replace(PERSON, period_start="2020-01-01")], 5)
 
     async def age(days: float) -> None:
         older = update(receipt).values(at=receipt.c.at - days * 86_400)
@@ -267,5 +267,5 @@ async def test_text_of_a_receipt_is_deleted_before_its_usage(store: Store) -> No
     assert (await totals.person_total("telegram:1", LONG_AGO)).cost == 250
     await age(400)
     assert (await totals.person_total("telegram:1", LONG_AGO)).answers == 0
-    left = await budgets.spent_amounts([PERSON, replace(PERSON, begins="2020-01-01")])
+    left = await budgets.spent_amounts([PERSON, replace(PERSON, period_start="2020-01-01")])
     assert list(left) == [PERSON.key]

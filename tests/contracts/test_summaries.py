@@ -45,9 +45,9 @@ async def test_newer_summary_replaces_the_older_summary(store: Store, text: str,
 
 async def test_summary_is_invalidated_only_by_edits_of_turns_it_covers(store: Store) -> None:
     summaries, saved = await save_summary(store)
-    await edit(store, saved.covers_to + 1, "tree", key="5:2")
+    await edit(store, saved.last_turn_id + 1, "tree", key="5:2")
     assert await summaries.current(LANE) == saved
-    await edit(store, saved.covers_to, "too much", key="5:3")
+    await edit(store, saved.last_turn_id, "too much", key="5:3")
     assert await summaries.current(LANE) is None
     assert (await summaries.load_turns(LANE)).summary is None
 

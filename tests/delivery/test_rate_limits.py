@@ -17,7 +17,7 @@ from bot.platforms.telegram.limits import PRIVATE_LIMITS as TELEGRAM_PRIVATE
 from bot.runtime.in_process import InProcessRateLimits
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface
 
-GROUP = replace(LIMITS, chat_calls=(CallWindow(5, 60.0, reserved=2),))
+GROUP = replace(LIMITS, chat_call_windows=(CallWindow(5, 60.0, reserved=2),))
 TEXT = MessageContent("text")
 
 
@@ -56,7 +56,9 @@ async def test_live_edits_reserve_calls_for_the_sender() -> None:
 
 
 async def test_kinds_of_calls_in_a_chat_are_counted_separately() -> None:
-    setup = Setup(FakeSurface(replace(LIMITS, route_calls=(CallWindow(3, 5.0, reserved=1),))))
+    setup = Setup(
+        FakeSurface(replace(LIMITS, route_call_windows=(CallWindow(3, 5.0, reserved=1),)))
+    )
     for _ in range(3):
         await setup.send()
     assert await seconds_refused(setup.send()) == 5
@@ -86,7 +88,7 @@ async def test_typing_counts_toward_the_bots_limit_if_the_platform_counts_it(
     counts_typing: bool,
 ) -> None:
     windows = (CallWindow(3, 5.0, reserved=1),)
-    limits = replace(LIMITS, bot_calls=windows, counts_typing=counts_typing)
+    limits = replace(LIMITS, bot_call_windows=windows, counts_typing=counts_typing)
     setup = Setup(FakeSurface(limits))
     for _ in range(2):
         await setup.outbox.typing(CHAT)
@@ -105,7 +107,7 @@ async def test_responses_wait_for_rate_limits_only_if_the_platform_counts_them(
 ) -> None:
     windows = (CallWindow(2, 5.0),)
     setup = Setup(
-        FakeSurface(replace(LIMITS, bot_calls=windows, counts_responses=counts_responses))
+        FakeSurface(replace(LIMITS, bot_call_windows=windows, counts_responses=counts_responses))
     )
     for _ in range(2):
         await setup.send()
@@ -130,7 +132,7 @@ async def test_responses_to_commands_wait_after_a_refusal() -> None:
 
 async def test_approximate_limits_apply_from_the_start_under_strict_pacing() -> None:
     chat, bot = CallWindow(2, 10.0, is_learned=True), CallWindow(3, 1.0, is_learned=True)
-    setup = Setup(FakeSurface(replace(LIMITS, chat_calls=(chat,), bot_calls=(bot,))))
+    setup = Setup(FakeSurface(replace(LIMITS, chat_call_windows=(chat,), bot_call_windows=(bot,))))
     for _ in range(2):
         await setup.send()
     assert await seconds_refused(setup.send()) == 10
@@ -147,7 +149,7 @@ async def test_group_gets_under_20_calls_a_minute() -> None:
     """Telegram counts calls when they arrive; the first calls here take almost a second."""
     clock = FakeClock()
     windows = tuple(
-        replace(one, reserved=0) for one in TELEGRAM_GROUP.chat_calls
+        replace(one, reserved=0) for one in TELEGRAM_GROUP.chat_call_windows
     )  # as for the outbox
     rates, scope = InProcessRateLimits(clock), RateLimitScope("telegram:-5", windows)
     arrivals: list[float] = []
@@ -161,7 +163,7 @@ async def test_group_gets_under_20_calls_a_minute() -> None:
 
 async def test_learned_limit_applies_to_sends_only_after_a_refusal() -> None:
     learned = CallWindow(2, 10.0, is_learned=True)
-    surface = FakeSurface(replace(LIMITS, chat_calls=(learned,)))
+    surface = FakeSurface(replace(LIMITS, chat_call_windows=(learned,)))
     setup = Setup(surface, learns=True)
     for _ in range(20):
         await setup.send()

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import (
-    NOTICE_PARTS,
+    FIRST_NOTICE_PART,
     REACTION_PART,
     Attachment,
     Face,
@@ -50,9 +50,11 @@ async def work_until_settled(delivery: Delivery) -> None:
 async def test_notice_is_dropped_if_an_answer_waits_behind_it(database: Database) -> None:
     delivery = Delivery(database)
     await delivery.queue("a")
-    await delivery.queue("busy", incoming=make_incoming(key="5:1"), first_part=NOTICE_PARTS)
+    await delivery.queue("busy", incoming=make_incoming(key="5:1"), first_part=FIRST_NOTICE_PART)
     await delivery.queue("b", incoming=make_incoming(key="5:2"))
-    await delivery.queue("busy again", incoming=make_incoming(key="5:3"), first_part=NOTICE_PARTS)
+    await delivery.queue(
+        "busy again", incoming=make_incoming(key="5:3"), first_part=FIRST_NOTICE_PART
+    )
     await delivery.work()
     assert delivery.texts == ["a", "b", "busy again"]
     assert await delivery.states() == [OutboxState.SENT] * 4

@@ -21,7 +21,7 @@ from bot.storage.outbox import SqlOutbox
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 
 TELEGRAM, OTHER = "telegram", "telegram@77"
-THIRTY = replace(LIMITS, bot_calls=(CallWindow(30, 1.0),), counts_responses=False)
+THIRTY = replace(LIMITS, bot_call_windows=(CallWindow(30, 1.0),), counts_responses=False)
 
 
 @pytest.fixture(autouse=True)

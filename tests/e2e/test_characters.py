@@ -7,7 +7,7 @@ from typing import Any
 import discord
 import pytest
 
-from bot.importers.png import blank_image, write_png
+from bot.importers.png import blank_image, encode_png
 from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat, running_platforms
 from tests.support.child_launcher import ChildLauncher
 from tests.support.features import ALONE_AND_IN_PAIRS, ON_THE_WIRES, at
@@ -35,7 +35,7 @@ def card(name: str = "Mira", **fields: object) -> bytes:
         **fields,
     }
     text = json.dumps({"spec": "chara_card_v2", "data": data}).encode()
-    return write_png(blank_image(), v2=text, v3=None)
+    return encode_png(blank_image(), v2_json=text, v3_json=None)
 
 
 async def attach(where: Chat, data: bytes, text: str = "/character add") -> None:

@@ -7,9 +7,9 @@ import zipfile
 import zlib
 from pathlib import Path
 
-from bot.importers.archives import write_charx
+from bot.importers.archives import encode_charx
 from bot.importers.card import Json, dump_json
-from bot.importers.png import SIGNATURE, blank_image, write_png
+from bot.importers.png import SIGNATURE, blank_image, encode_png
 
 PORTRAIT = blank_image(24, 36)
 
@@ -31,12 +31,12 @@ SINGER_ASSETS = {"assets/icon/image/a.png": PORTRAIT, "assets/other/la.ogg": b"O
 
 CARD_FILES = {
     "innkeeper.json": json.dumps(INNKEEPER, indent=4).encode(),
-    "detective.png": write_png(PORTRAIT, v2=dump_json(DETECTIVE), v3=None),
-    "robot.png": write_png(
-        PORTRAIT, v2=dump_json({**ROBOT, "spec": "chara_card_v2"}), v3=dump_json(ROBOT)
+    "detective.png": encode_png(PORTRAIT, v2_json=dump_json(DETECTIVE), v3_json=None),
+    "robot.png": encode_png(
+        PORTRAIT, v2_json=dump_json({**ROBOT, "spec": "chara_card_v2"}), v3_json=dump_json(ROBOT)
     ),
-    "singer.charx": write_charx(dump_json(SINGER), SINGER_ASSETS),
-    "trickster.png": write_png(PORTRAIT, v2=dump_json(TRICKSTER), v3=None),
+    "singer.charx": encode_charx(dump_json(SINGER), SINGER_ASSETS),
+    "trickster.png": encode_png(PORTRAIT, v2_json=dump_json(TRICKSTER), v3_json=None),
 }
 CARD_CONTENTS = {
     "innkeeper.json": INNKEEPER,

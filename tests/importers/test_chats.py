@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import UserError
-from bot.importers.chats import ChatLine, ExportedChat, read_chat, write_chat
+from bot.importers.chats import ChatLine, ExportedChat, encode_chat, read_chat
 from bot.prompting.speakers import clean_name
 
 NAMES = st.sampled_from(["Mira", "Byron", "诺拉", "O'Brien", "Ünal", "João 2"])
@@ -84,12 +84,12 @@ def chats(draw: st.DrawFn) -> ExportedChat:
 
 @given(chats())
 def test_exported_chat_can_be_read_back(chat: ExportedChat) -> None:
-    assert read_chat(write_chat(chat).encode()) == chat
+    assert read_chat(encode_chat(chat).encode()) == chat
 
 
 def test_exported_chat_can_be_read_by_sillytavern() -> None:
     line = ChatLine("Mira", "Hello.", is_person=False, sent_at_ms=1_720_741_897_000)
-    header, row = map(json.loads, write_chat(ExportedChat("You", "Mira", (line,))).splitlines())
+    header, row = map(json.loads, encode_chat(ExportedChat("You", "Mira", (line,))).splitlines())
     assert header == {"user_name": "You", "character_name": "Mira", "chat_metadata": {}}
     assert row == {
         "name": "Mira",

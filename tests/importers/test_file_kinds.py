@@ -7,8 +7,8 @@ import pytest
 
 from bot.errors import UserError
 from bot.importers.file_kinds import (
-    CHARACTER_IMPORTS,
-    PRESET_IMPORTS,
+    CHARACTER_KINDS,
+    PRESET_KINDS,
     FileKind,
     check_file_kind,
     detect_file_kind,
@@ -59,18 +59,18 @@ def test_every_kind_of_file_has_a_translation(kind: FileKind) -> None:
 def test_error_for_the_wrong_command_names_the_file_and_the_right_command() -> None:
     card = CARD_FILES["detective.png"]
     with pytest.raises(UserError) as caught:
-        check_file_kind(card, Path("ilse.png"), PRESET_IMPORTS)
+        check_file_kind(card, Path("ilse.png"), PRESET_KINDS)
     assert str(caught.value) == (
         "ilse.png is a character card (PNG);"
         " import it as a preset with `troupe character import ilse.png`"
     )
-    check_file_kind(card, Path("ilse.png"), CHARACTER_IMPORTS)
+    check_file_kind(card, Path("ilse.png"), CHARACTER_KINDS)
 
 
 def test_unknown_file_is_passed_to_the_importer() -> None:
-    check_file_kind(b"Dear all,", Path("letter.txt"), PRESET_IMPORTS)
+    check_file_kind(b"Dear all,", Path("letter.txt"), PRESET_KINDS)
 
 
 def test_lorebook_error_suggests_the_presets_folder() -> None:
     with pytest.raises(UserError, match=r'"lorebook": "world\.json"'):
-        check_file_kind(b'{"entries": []}', Path("in/world.json"), CHARACTER_IMPORTS)
+        check_file_kind(b'{"entries": []}', Path("in/world.json"), CHARACTER_KINDS)

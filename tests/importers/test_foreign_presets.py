@@ -139,10 +139,10 @@ def test_lmdeploy_template_renders_and_stops_like_lmdeploy() -> None:
 
 
 def test_file_added_to_a_preset_does_not_change_its_provider_or_model() -> None:
-    samplers = import_data({"temp": 0.5, "top_k": 5, "min_p": 0.1}, into=NORA).preset
+    samplers = import_data({"temp": 0.5, "top_k": 5, "min_p": 0.1}, base=NORA).preset
     chatml = {"name": "X", "input_sequence": "U:", "output_sequence": "A:", "system_prompt": ""}
-    template = import_data(chatml, into=samplers).preset
-    lore = import_data({"entries": {"0": {"key": ["a"], "content": "b"}}}, into=template).preset
+    template = import_data(chatml, base=samplers).preset
+    lore = import_data({"entries": {"0": {"key": ["a"], "content": "b"}}}, base=template).preset
 
     assert samplers.parameters["user_template"] == "U {{user}}"
     assert (lore.name, lore.provider, lore.model) == ("nora", "far", "big")
@@ -156,4 +156,4 @@ def test_file_added_to_a_preset_does_not_change_its_provider_or_model() -> None:
 def test_adding_a_complete_preset_to_another_preset_is_an_error() -> None:
     for text in ("FROM llama3.2", '{"name": "x", "provider": "a", "model": "b"}'):
         with pytest.raises(PresetError, match="import it without --into"):
-            preset_from_text(text, Path("file"), into=NORA)
+            preset_from_text(text, Path("file"), base=NORA)

@@ -16,10 +16,10 @@ from bot.importers.card_to_preset import preset_from_card
 from bot.importers.chats import ChatLine, ExportedChat
 from bot.importers.memory_files import (
     add_to_lorebook,
+    encode_character_card,
+    encode_memories,
+    encode_world_info,
     read_memory_file,
-    write_character,
-    write_json,
-    write_world_info,
 )
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.preset import Preset
@@ -94,7 +94,7 @@ def memories(draw: st.DrawFn) -> Memory:
 
 @given(st.lists(memories(), max_size=5))
 def test_memories_survive_a_round_trip_through_each_kind_of_file(kept: Sequence[Memory]) -> None:
-    for content in (write_json(kept, ALICE.id), write_world_info(kept, ALICE.id)):
+    for content in (encode_memories(kept, ALICE.id), encode_world_info(kept, ALICE.id)):
         found = read_memory_file(content.encode(), OWNER)
         assert list(found.memories) == kept
         assert (found.other_people, found.skipped_count, found.chat, found.card) == (
@@ -103,7 +103,7 @@ def test_memories_survive_a_round_trip_through_each_kind_of_file(kept: Sequence[
             None,
             None,
         )
-    written = write_character(MIRA, kept, CHAT, ALICE.id).encode()
+    written = encode_character_card(MIRA, kept, CHAT, ALICE.id).encode()
     found = read_memory_file(written, OWNER)
     assert list(found.memories) == kept
     assert found.chat == CHAT
@@ -111,7 +111,7 @@ def test_memories_survive_a_round_trip_through_each_kind_of_file(kept: Sequence[
 
 def test_exported_character_is_imported_with_its_lore_but_without_memories() -> None:
     bees = replace(OWNER, text="Alice fears the Bees of Rome")
-    written = write_character(MIRA, [bees], CHAT, ALICE.id)
+    written = encode_character_card(MIRA, [bees], CHAT, ALICE.id)
     card = read_card(written.encode(), "card")
     book = read_lorebook(card.fields.values["character_book"], "card")
     assert [one.content for one in book.entries] == ["It is old.", "Off.", bees.text]

@@ -11,7 +11,7 @@ import pytest
 from bot.importers.card import read_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.preset_files import ImportedPreset, preset_from_text
-from bot.importers.sillytavern_settings import unsupported_features
+from bot.importers.sillytavern_settings import unsupported_feature_notes
 from bot.prompting.macros import Macros
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
@@ -37,7 +37,7 @@ def import_data(*prompts: Any, into: Preset | None = None, **settings: Any) -> I
     rows = [{"identifier": f"p{number}", **row} for number, row in enumerate(rows)]
     order = [{"identifier": row["identifier"], "enabled": row.pop("on", True)} for row in rows]
     data = {"prompts": rows, "prompt_order": [{"character_id": 100001, "order": order}], **settings}
-    return preset_from_text(json.dumps(data), Path("order.json"), into=into)
+    return preset_from_text(json.dumps(data), Path("order.json"), base=into)
 
 
 def messages(*prompts: Any, into: Preset | None = None, **settings: Any) -> list[tuple[str, str]]:
@@ -88,14 +88,14 @@ def test_macros_without_a_value_are_reported_once() -> None:
         "unsupported macros stay unchanged: {{lumiaDef}}, {{sim}}"
     ]
     bad = {"entries": [{"keys": ["/(/"], "content": "{{lumia::x}}"}, None]}
-    assert len(unsupported_features(card(character_book=bad, first_mes="{{Lumia}}"))) == 3
+    assert len(unsupported_feature_notes(card(character_book=bad, first_mes="{{Lumia}}"))) == 3
 
 
 def test_lore_found_only_by_similarity_is_reported() -> None:
     entry = {"keys": [], "content": "LORE", "extensions": {"vectorized": True}}
     book = {"entries": [entry, {**entry, "keys": ["fox"]}, {**entry, "constant": True}]}
 
-    [note] = unsupported_features(card(character_book=book))
+    [note] = unsupported_feature_notes(card(character_book=book))
     assert note.startswith("1 lorebook entries without keys are never used")
 
 
@@ -105,7 +105,7 @@ def test_unknown_names_in_a_story_string_are_treated_as_macros() -> None:
         "{{#if scenario}}{{scenario}}{{/if}}{{char}}"
     )
     data = json.dumps({"name": "s", "story_string": story})
-    made = preset_from_text(data, Path("s.json"), into=card(scenario="A tavern."))
+    made = preset_from_text(data, Path("s.json"), base=card(scenario="A tavern."))
 
     assert shown(draft(made.preset, "Now?"))[0] == ("system", "[Aria] {{lumia}}A tavern.Aria")
     assert made.notes == ["unsupported macros stay unchanged: {{lumia}}"]

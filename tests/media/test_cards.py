@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from bot.importers.archives import MAIN_ICON, write_charx
-from bot.importers.png import blank_image, write_png
+from bot.importers.archives import MAIN_ICON_PATH, encode_charx
+from bot.importers.png import blank_image, encode_png
 from bot.media.attachment_reader import convert_in_child
 
 ADDRESS = "https://cards.example/mira.png"
 
 
 def as_png(card: bytes, image: bytes) -> bytes:
-    return write_png(image, v2=card, v3=None)
+    return encode_png(image, v2_json=card, v3_json=None)
 
 
 def as_charx(card: bytes, image: bytes) -> bytes:
-    return write_charx(card, {MAIN_ICON: image})
+    return encode_charx(card, {MAIN_ICON_PATH: image})
 
 
 async def read(

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import IncomingMessage
 from bot.chat.memory import (
-    APPROVAL_KEY,
+    MEMORY_APPROVAL_KEY,
     Memory,
     MemoryListener,
     MemoryReader,
@@ -394,7 +394,7 @@ async def test_memory_of_a_place_waits_for_approval_if_approval_is_on(
 ) -> None:
     about_place = {"about": "here", "note": "The group moved to Porto"}
     async with running(database, notes({}, about_place)) as setup:
-        await setup.settings.set(GROUP.server, APPROVAL_KEY, "on", "telegram:1")
+        await setup.settings.set(GROUP.server, MEMORY_APPROVAL_KEY, "on", "telegram:1")
         await setup.exchanges(6)
         states = {one.subject.kind.value: one.state for one in await setup.stored_memories()}
         assert states == {"person": MemoryState.KEPT, "place": MemoryState.PROPOSED}

@@ -162,12 +162,14 @@ class SimulatedPlatform(Surface):
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        passed = [] if search.duplicate_of else [int(one) for one in search.known]
+        passed = [] if search.duplicate_of else [int(one) for one in search.known_ids]
         oldest = max([int(search.after or 0), *passed])
 
         def look() -> str | None:
             for number, post in self._posts.items():
-                is_candidate = number > oldest and str(number) not in search.known and post.by_bot
+                is_candidate = (
+                    number > oldest and str(number) not in search.known_ids and post.by_bot
+                )
                 if not is_candidate or post.chat != message.address.chat:
                     continue
                 if not self.has_nonces:  # as on Telegram, a search edits what may be the message

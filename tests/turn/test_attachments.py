@@ -19,7 +19,7 @@ from bot.chat.incoming import (
     WakeReason,
 )
 from bot.chat.prompt import Prompt
-from bot.chat.session import Turn, to_repeated_question
+from bot.chat.session import Turn, build_repeated_question
 from bot.errors import BackendUnavailable, PlatformError
 from bot.media.voice_messages import VoiceTranscriber
 from bot.runtime.in_process import InProcessRateLimits
@@ -192,7 +192,7 @@ def test_retry_sends_the_files_of_gathered_questions_again() -> None:
         Turn("user", "[file notes.txt]", ALICE, at, files=(LISTED,)),
         Turn("user", asked.text, ALICE, at, message_id="70"),
     ]
-    assert to_repeated_question(asked, session[-1], session[:-1]).earlier_files == (LISTED,)
+    assert build_repeated_question(asked, session[-1], session[:-1]).earlier_files == (LISTED,)
     gathered = replace(asked, earlier_files=(LISTED,))
     assert user_turn(gathered).files == ()  # they are kept with the message that they came with
     assert user_turn(question(LISTED)).files == (LISTED,)

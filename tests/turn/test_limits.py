@@ -289,7 +289,7 @@ async def test_forget_command_has_its_own_limit(setup: Setup) -> None:
     "action",
     [
         *(ButtonAction.VERSION, ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.SETTINGS),
-        *(ButtonAction.TOGGLE, ButtonAction.ABOUT),
+        *(ButtonAction.TOGGLE, ButtonAction.ENTER_ABOUT),
     ],
 )
 async def test_presses_over_the_limit_are_refused(setup: Setup, action: ButtonAction) -> None:
@@ -304,7 +304,12 @@ async def test_stop_and_delete_buttons_are_never_limited(setup: Setup) -> None:
     await setup.say("hello", "/help", "/help", "/help")
     await setup.say("/stop")
     assert setup.texts[3:] == [TOLD, "⚠ No answer is being written here."]
-    for action in (ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP):
+    for action in (
+        ButtonAction.STOP,
+        ButtonAction.DELETE,
+        ButtonAction.FORGET,
+        ButtonAction.KEEP_DATA,
+    ):
         for number in range(4):
             refusal = await setup.buttons.find_refusal_reason(
                 pressed(action, key=f"{action}{number}")

@@ -142,7 +142,7 @@ async def test_forget_me_deletes_notes_that_quote_only_the_person(database: Data
 async def test_forget_me_can_be_declined(database: Database) -> None:
     setup = Setup(database)
     await setup.say(said("mine", "5:1"), said("/forget me", "5:2"))
-    await setup.say(pressed(ButtonAction.KEEP, "telegram:5:2/0"))
+    await setup.say(pressed(ButtonAction.KEEP_DATA, "telegram:5:2/0"))
     assert setup.texts[-1] == "Nothing was deleted."
     assert len(await setup.history()) == 2
 
@@ -292,7 +292,7 @@ async def test_buttons_of_a_person_who_opted_out_request_no_answer(database: Dat
     setup = Setup(database, ["theirs"])
     await setup.say(said("public", "5:1"), said("/settings menu", "5:2", BOB))
     await setup.say(said("/settings me off", "5:3", BOB))
-    about = replace(pressed(ButtonAction.ABOUT, "telegram:5:2/0", by=BOB), values=("SECRET",))
+    about = replace(pressed(ButtonAction.ENTER_ABOUT, "telegram:5:2/0", by=BOB), values=("SECRET",))
     await setup.say(about, pressed(ButtonAction.CONTINUE, by=BOB, key="2"))
     assert [one.startswith(OFF) for one in setup.texts[-2:]] == [True, True]
     assert len(setup.backend.prompts) == 1

@@ -23,7 +23,9 @@ from tests.turn.setup import Setup
 from tests.waiting import wait_until
 
 CAROL = Person("telegram:3", "Carol")
-LINKS = replace(LIMITS, has_private_chats=True, message_link="https://x.test/{chat}/{message}")
+LINKS = replace(
+    LIMITS, has_private_chats=True, message_link_template="https://x.test/{chat}/{message}"
+)
 ALL = {"context": "all"}
 
 

@@ -68,7 +68,7 @@ def reacting(emoji: str, *others: tuple[str, str]) -> Finish:
 
 def make_reacting(database: Database, *scripts: list[ScriptStep], **options: Any) -> Setup:
     """Return a worker where models may react with any emoji except one."""
-    limits = replace(LIMITS, reaction=lambda emoji: "" if emoji == "🦖" else emoji)
+    limits = replace(LIMITS, convert_reaction=lambda emoji: "" if emoji == "🦖" else emoji)
     options.setdefault("preset", {"tools": ["react"], "buttons": True})
     return make_setup(database, *scripts, limits=limits, **options)
 

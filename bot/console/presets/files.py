@@ -12,10 +12,10 @@ from bot.chat.drafts import ImportedFile
 from bot.console.presets.editing import EditedPreset, PresetEditor
 from bot.console.routes import as_download
 from bot.errors import CharacterError, TemplateError, UserError
-from bot.importers.card import CardContainer, load_card, read_card, write_card
+from bot.importers.card import CardContainer, encode_card, load_card, read_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.character_files import read_character_content
-from bot.importers.file_kinds import CHARACTER_IMPORTS, PRESET_IMPORTS, FileKind, check_file_kind
+from bot.importers.file_kinds import CHARACTER_KINDS, PRESET_KINDS, FileKind, check_file_kind
 from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.media.text_decoding import decode_text
@@ -25,8 +25,8 @@ from bot.prompting.presets.preset import Preset
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
-_ACCEPTED_KINDS = PRESET_IMPORTS | CHARACTER_IMPORTS | {FileKind.LOREBOOK, FileKind.HARUHI}
-_MERGEABLE_KINDS = (PRESET_IMPORTS | {FileKind.LOREBOOK}) - {FileKind.PRESET, FileKind.MODELFILE}
+_ACCEPTED_KINDS = PRESET_KINDS | CHARACTER_KINDS | {FileKind.LOREBOOK, FileKind.HARUHI}
+_MERGEABLE_KINDS = (PRESET_KINDS | {FileKind.LOREBOOK}) - {FileKind.PRESET, FileKind.MODELFILE}
 """Files of these kinds are merged into the preset that they are dropped on."""
 
 
@@ -59,7 +59,7 @@ class PresetImports:
         except (CharacterError, TemplateError) as error:
             raise UserError(error.text) from None
         text = await asyncio.to_thread(export_preset, preset)
-        source = ImportedFile(path.name, content) if kind in CHARACTER_IMPORTS else None
+        source = ImportedFile(path.name, content) if kind in CHARACTER_KINDS else None
         await self.editor.begin_draft(preset.name, text, source, who, "import")
         return preset.name, notes
 
@@ -69,7 +69,7 @@ class PresetImports:
         default = self.editor.resolver.default
         if kind is FileKind.LOREBOOK:
             raise UserError(translatable("This is a lorebook. Open a preset and drop it there."))
-        if kind in CHARACTER_IMPORTS:
+        if kind in CHARACTER_KINDS:
             card = read_card(content, path.name)
             preset = preset_from_card(
                 card,
@@ -110,7 +110,7 @@ class PresetImports:
         edited = await self.editor.open_preset(name)
         preset = await self.editor.parse_preset(edited)
         file_text = _decode(path, content)
-        imported = await asyncio.to_thread(preset_from_text, file_text, path, into=preset)
+        imported = await asyncio.to_thread(preset_from_text, file_text, path, base=preset)
         text = await asyncio.to_thread(export_preset, imported.preset)
         await self.editor.save_draft(name, text, edited.revision)
         await self.editor.log_change(who, "import into", name, edited.content, text)
@@ -160,4 +160,4 @@ def _export(editor: PresetEditor, preset: Preset, form: ExportForm) -> bytes:
             return modelfile_from_preset(loaded_preset).encode()
         case _:
             card = load_card(loaded_preset, editor.open_folder())
-            return write_card(card, _CONTAINERS[form])
+            return encode_card(card, _CONTAINERS[form])

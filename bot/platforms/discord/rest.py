@@ -213,7 +213,7 @@ def _parse_retry_after(retry_after: str | None) -> float:
 
 @value_class
 class RestEndpoint:
-    """An HTTP method and path; `bucket_id_count` placeholders choose a rate limit."""
+    """An HTTP method and path, whose first `bucket_id_count` placeholders choose a rate limit."""
 
     method: str
     path: str

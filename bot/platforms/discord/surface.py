@@ -66,16 +66,16 @@ LIMITS = Limits(
     render=to_discord_markdown,
     shows_faces=True,
     can_repeat_faces=False,
-    reaction=_to_reaction,
-    message_link="https://discord.com/channels/{server}/{chat}/{message}",
+    convert_reaction=_to_reaction,
+    message_link_template="https://discord.com/channels/{server}/{chat}/{message}",
     has_threads=True,
     has_private_chats=True,
     folds_thoughts=True,
     # "50 requests per second", of which five are reserved for reading. Because of latency, the
     # window is longer than a second.
-    bot_calls=(CallWindow(45, 1.25, is_learned=True, reserved=10),),
+    bot_call_windows=(CallWindow(45, 1.25, is_learned=True, reserved=10),),
     # Observed in response headers; each process sees only those of its own responses.
-    route_calls=(CallWindow(5, 5.5, is_learned=True),),
+    route_call_windows=(CallWindow(5, 5.5, is_learned=True),),
     counts_typing=True,
     counts_responses=False,  # "Interaction endpoints are not bound to the bot's Global Rate Limit"
 )
@@ -238,12 +238,12 @@ class DiscordSurface(Surface, BucketSurface):
         if message.thread is not None:
             thread = message.thread.message_id
             thread_message = replace(message, address=replace(message.address, chat=thread))
-            known_ids = {locate_message(thread_message.address, one)[1] for one in search.known}
+            known_ids = {locate_message(thread_message.address, one)[1] for one in search.known_ids}
             with contextlib.suppress(ChannelNotFound):  # the thread was never opened
                 message_id = await self._find_in_channel(thread_message, thread, known_ids)
                 if message_id is not None:
                     return join_thread_and_message_id(thread, message_id)
-        return await self._find_in_channel(message, search.after, search.known)
+        return await self._find_in_channel(message, search.after, search.known_ids)
 
     async def _find_in_channel(
         self, message: OutgoingMessage, after: str | None, known_ids: Set[str]

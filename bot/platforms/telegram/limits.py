@@ -27,13 +27,13 @@ PRIVATE_LIMITS = Limits(
     render=plain_text,
     hides_markup=True,
     shows_faces=True,
-    chat_calls=(_BURST_WINDOW,),
-    bot_calls=(CallWindow(30, 1.25, is_learned=True, reserved=10),),
+    chat_call_windows=(_BURST_WINDOW,),
+    bot_call_windows=(CallWindow(30, 1.25, is_learned=True, reserved=10),),
     has_buttons=True,
     folds_thoughts=True,
 )
 GROUP_LIMITS = replace(
     PRIVATE_LIMITS,
     seconds_between_edits=3.5,
-    chat_calls=(_BURST_WINDOW, CallWindow(19, 61.0, reserved=5)),
+    chat_call_windows=(_BURST_WINDOW, CallWindow(19, 61.0, reserved=5)),
 )

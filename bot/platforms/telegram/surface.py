@@ -59,12 +59,17 @@ class TelegramSurface(Surface):
     ) -> None:
         self._api = api
         self._chats = chats or MovedChats()
-        self._private_limits = replace(PRIVATE_LIMITS, has_drafts=has_drafts, reaction=_to_reaction)
+        self._private_limits = replace(
+            PRIVATE_LIMITS, has_drafts=has_drafts, convert_reaction=_to_reaction
+        )
         self._group_limits = replace(
-            GROUP_LIMITS, has_private_chats=True, opens_responses=True, reaction=_to_reaction
+            GROUP_LIMITS,
+            has_private_chats=True,
+            opens_responses=True,
+            convert_reaction=_to_reaction,
         )
         link = "https://t.me/c/{chat}/{message}"
-        self._supergroup_limits = replace(self._group_limits, message_link=link)
+        self._supergroup_limits = replace(self._group_limits, message_link_template=link)
         self._can_hide_messages = True  # False once the server showed one to the whole chat
         self._search_progress = BoundedDict[tuple[int, str], int](_MAX_KEPT_SEARCHES)
         """The last message id that an interrupted search has ruled out, by chat id and nonce."""
@@ -225,7 +230,9 @@ class TelegramSurface(Surface):
     async def _find_in_chat(
         self, message: OutgoingMessage, chat: CurrentChat, search: MessageSearch
     ) -> str | None:
-        known_ids = {wire_id for one in search.known if (wire_id := chat.to_wire(one)) is not None}
+        known_ids = {
+            wire_id for one in search.known_ids if (wire_id := chat.to_wire(one)) is not None
+        }
         oldest_id = chat.to_wire(search.after) or 0
         if search.duplicate_of is None:
             after_id = max([oldest_id, *known_ids])

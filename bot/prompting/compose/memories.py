@@ -36,8 +36,10 @@ def build_memories(
     dropped_items = []
     if over_budget_count := len(ranked.memories) - len(parts):
         dropped_items.append(DroppedItem("memory", "", _BUDGET_REASON, over_budget_count))
-    if ranked.private_count:
-        dropped_items.append(DroppedItem("memory", "", _PRIVATE_REASON, ranked.private_count))
+    if ranked.private_memory_count:
+        dropped_items.append(
+            DroppedItem("memory", "", _PRIVATE_REASON, ranked.private_memory_count)
+        )
     return parts, dropped_items
 
 

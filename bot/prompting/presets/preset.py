@@ -16,8 +16,8 @@ from pydantic import (
     model_validator,
 )
 
-from bot.chat.prompt import OUTPUT_LIMIT_PARAMETERS, TOOLS, Role, lowest_output_limit
-from bot.chat.session import shown_name
+from bot.chat.prompt import BUILTIN_TOOL_NAMES, OUTPUT_LIMIT_PARAMETERS, Role, lowest_output_limit
+from bot.chat.session import display_name
 from bot.errors import PresetError, TemplateError
 from bot.prompting.lorebook.entries import Lorebook, is_regex
 from bot.prompting.lorebook.files import LocatedPresetError, read_lorebook
@@ -108,7 +108,7 @@ def _find_wake_word_problem(word: str) -> Text | None:
 
 
 def _find_tool_problem(name: str) -> str | None:
-    tools = (*TOOLS, *enabled_plugins("tools"))
+    tools = (*BUILTIN_TOOL_NAMES, *enabled_plugins("tools"))
     known_names = " or ".join(map(repr, tools))
     return None if name in tools else f"should be {known_names}, not {name!r}"
 
@@ -331,7 +331,7 @@ class Preset(StrictModel):
 
     @property
     def shown_name(self) -> str:
-        return shown_name(self.name)
+        return display_name(self.name)
 
     @property
     def behavior_preset_name(self) -> str:

@@ -113,7 +113,7 @@ class AnswerLimits:
             return True, None
         is_refused = wait > _MAX_WAIT_SECONDS
         LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
-        conversation, by = message.address.conversation, message.charged_person
+        conversation, by = message.address.conversation, message.charged_person_id
         _log.info("over_rate_limit", conversation=conversation, by=by, seconds=wait)
         notice = await self._limit_notice(message, rates, wait, is_refused=is_refused)
         if not is_refused and not stop.is_requested:
@@ -123,7 +123,7 @@ class AnswerLimits:
 
     async def _admits_any_asker(self, message: IncomingMessage) -> bool:
         """Charge the answer to the newest asker below the limit; return whether there is one."""
-        people = message.charged_people
+        people = message.charged_person_ids
         for person in people if len(people) > 1 else ():
             if await self.rates.take(self._applicable_rates(message, person)) <= 0:
                 return True
@@ -142,7 +142,7 @@ class AnswerLimits:
     def _applicable_rates(self, message: IncomingMessage, person: str | None = None) -> list[Rate]:
         """Return the rate limits of the person and of the channel."""
         max_answers_by_key = {
-            f"person:{person or message.charged_person}": self.settings.answers_per_person,
+            f"person:{person or message.charged_person_id}": self.settings.answers_per_person,
             f"channel:{message.address.channel}": self.settings.answers_per_channel,
         }
         seconds = self.settings.seconds
@@ -180,7 +180,7 @@ _COMMANDS_PER_ANSWER = 2
 _MIN_COMMANDS = 30
 _SECONDS_FOR_MIN_COMMANDS = 30.0
 _UNLIMITED_ACTIONS = frozenset(
-    {ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP}
+    {ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP_DATA}
 )
 
 

@@ -104,7 +104,7 @@ class Spending:
         """
         caps = self.applicable_caps(message, preset)
         model = self._resolve_model(preset.provider, prompt.model)
-        charge = AnswerCharge(message.charged_person, server_scope(message), model)
+        charge = AnswerCharge(message.charged_person_id, server_scope(message), model)
         if not caps:
             yield Reservation(prompt, charge)
             return
@@ -161,7 +161,7 @@ class Spending:
         if not self._has_limits(preset):
             return []
         owners = _budget_owners(message.scopes, server_scope(message))
-        first_person, *other_people = message.charged_people
+        first_person, *other_people = message.charged_person_ids
         caps = self._build_caps(preset, {BudgetKind.PERSON: first_person, **owners})
         person_caps = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
         return caps + [replace(cap, owner=one) for one in other_people for cap in person_caps]

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from bot.importers.card import read_card
-from bot.importers.png import blank_image, write_png
+from bot.importers.png import blank_image, encode_png
 from bot.settings import Settings
 from tests.checkout import CHECKOUT
 from tests.support.console import Playground, call, read
@@ -32,7 +32,7 @@ CARD = {
         "extensions": {"depth_prompt": {"prompt": "kept as well"}},
     },
 }
-PNG = write_png(blank_image(), v2=json.dumps(CARD).encode(), v3=None)
+PNG = encode_png(blank_image(), v2_json=json.dumps(CARD).encode(), v3_json=None)
 LOREBOOK = {"entries": {"0": {"uid": 0, "key": ["lamp"], "content": "It is lit."}}}
 MODELFILE = 'FROM llama3\nSYSTEM "You mend clocks."\nPARAMETER temperature 0.7\n'
 HARUHI = (CHECKOUT / "bot" / "prompting" / "roles" / "haruhi.jsonl").read_text()

@@ -19,10 +19,10 @@ from bot.importers.card import (
     CardSpec,
     Json,
     dump_json,
+    encode_card,
     read_card,
-    write_card,
 )
-from bot.importers.png import blank_image, write_png
+from bot.importers.png import blank_image, encode_png
 from tests.importers.card_samples import (
     CARD_CONTENTS,
     CARD_FILES,
@@ -46,7 +46,7 @@ def test_card_is_read_and_survives_a_round_trip_through_its_own_container(name: 
     card = read_card(CARD_FILES[name], name)
     assert card.content == CARD_CONTENTS[name]
 
-    again = read_card(write_card(card, container), name)
+    again = read_card(encode_card(card, container), name)
 
     assert dump_json(again.content) == dump_json(card.content)
     assert again == card
@@ -59,7 +59,7 @@ def test_card_fields_survive_a_round_trip_through_any_container(
 ) -> None:
     card = read_card(CARD_FILES[name], name)
 
-    content = read_card(write_card(card, container), "export").content
+    content = read_card(encode_card(card, container), "export").content
 
     before = card.content if card.spec is CardSpec.V1 else card.content["data"]
     after = content.get("data", content)
@@ -73,19 +73,21 @@ def test_png_keeps_its_image_and_its_v2_card() -> None:
 
     assert card.image == PORTRAIT
     assert card.older_card == {**ROBOT, "spec": "chara_card_v2"}
-    assert write_card(card, CardContainer.PNG) == CARD_FILES["robot.png"]
+    assert encode_card(card, CardContainer.PNG) == CARD_FILES["robot.png"]
 
 
 def test_assets_of_a_charx_are_kept_and_its_icon_becomes_the_png() -> None:
     card = read_card(CARD_FILES["singer.charx"], "singer.charx")
 
     assert card.assets == SINGER_ASSETS
-    assert read_card(write_card(card, CardContainer.PNG), "png").image == PORTRAIT
+    assert read_card(encode_card(card, CardContainer.PNG), "png").image == PORTRAIT
 
 
 def test_first_card_in_a_png_is_used() -> None:
     """SillyTavern does the same, so the imported card is the card it shows."""
-    first, second = (write_png(PORTRAIT, v2=dump_json(one), v3=None) for one in (DETECTIVE, ROBOT))
+    first, second = (
+        encode_png(PORTRAIT, v2_json=dump_json(one), v3_json=None) for one in (DETECTIVE, ROBOT)
+    )
     begin = second.index(b"tEXtchara") - 4
     end = begin + 12 + int.from_bytes(second[begin : begin + 4], "big")
     twice = first[:-12] + second[begin:end] + first[-12:]
@@ -93,7 +95,7 @@ def test_first_card_in_a_png_is_used() -> None:
     card = read_card(twice, "twice.png")
 
     assert card.name == "Ilse Brandt"
-    assert write_card(card, CardContainer.PNG) == first
+    assert encode_card(card, CardContainer.PNG) == first
 
 
 json_values = st.recursive(
@@ -116,7 +118,7 @@ def test_extensions_survive_a_round_trip(value: object, container: CardContainer
 
     card = read_card(dump_json(content), "card.json")
 
-    assert read_card(write_card(card, container), "export").content == content
+    assert read_card(encode_card(card, container), "export").content == content
 
 
 CARD = dump_json(ROBOT)
@@ -204,7 +206,7 @@ def test_data_appended_to_a_png_is_dropped() -> None:
     card = read_card(CARD_FILES["detective.png"] + zipped(("card.json", CARD)), "polyglot.png")
 
     assert card.content == DETECTIVE
-    assert write_card(card, CardContainer.PNG) == CARD_FILES["detective.png"]
+    assert encode_card(card, CardContainer.PNG) == CARD_FILES["detective.png"]
 
 
 @given(st.binary(max_size=200), st.integers(0, 400))
@@ -221,7 +223,7 @@ def test_damaged_file_gives_a_one_line_error(noise: bytes, position: int) -> Non
 def test_v1_card_is_upgraded_to_v3_for_a_charx() -> None:
     card = read_card(CARD_FILES["innkeeper.json"], "innkeeper.json")
 
-    charx = read_card(write_card(card, CardContainer.CHARX), "export")
+    charx = read_card(encode_card(card, CardContainer.CHARX), "export")
 
     assert (charx.spec, charx.name) == (CardSpec.V3, "Marta")
-    assert json.loads(write_card(card, CardContainer.JSON)) == INNKEEPER
+    assert json.loads(encode_card(card, CardContainer.JSON)) == INNKEEPER

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bot.importers.card import load_card, read_card
-from bot.importers.card_to_preset import example_turns, preset_from_card
+from bot.importers.card_to_preset import parse_example_turns, preset_from_card
 from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
@@ -88,14 +88,14 @@ def test_hostile_card_gets_a_plain_name_and_its_texts_are_not_evaluated() -> Non
 def test_example_messages_are_split_by_speaker() -> None:
     text = "<START>\nNora: Hi\n{{user}}：你好\n<start>\n*walks in*\n<USER>: Bye\n<BOT>: Bye\n\nnow"
 
-    assert [(one["role"], one["content"]) for one in example_turns(text, ["Nora"])] == [
+    assert [(one["role"], one["content"]) for one in parse_example_turns(text, ["Nora"])] == [
         ("assistant", "Hi"),
         ("user", "你好"),
         ("assistant", "*walks in*"),
         ("user", "Bye"),
         ("assistant", "Bye\n\nnow"),
     ]
-    assert example_turns("") == []
+    assert parse_example_turns("") == []
 
 
 @pytest.mark.parametrize(

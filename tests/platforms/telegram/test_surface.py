@@ -406,6 +406,6 @@ async def test_only_emojis_that_bots_may_use_become_reactions(
     surface: Surface, given: str, reaction: str
 ) -> None:
     for chat in (PRIVATE_CHAT, GROUP_CHAT):
-        to_reaction = surface.limits(chat).reaction
+        to_reaction = surface.limits(chat).convert_reaction
         assert to_reaction is not None
         assert to_reaction(given) == reaction
