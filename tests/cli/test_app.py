@@ -102,7 +102,7 @@ def test_version_option_prints_the_version_of_the_package() -> None:
 
 @pytest.mark.service
 @pytest.mark.parametrize("words", [("--help",), ("preset", "list")])
-def test_command_takes_less_cpu_time_than_importing_typer_and_rich_2_5_times(
+def test_command_takes_less_cpu_time_than_two_and_a_half_imports_of_typer_and_rich(
     tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     imports = [sys.executable, "-c", "import typer, rich"]

@@ -83,7 +83,7 @@ async def test_check_says_who_may_use_the_bot() -> None:
     )
 
 
-async def test_check_finds_misspelled_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_check_finds_a_misspelled_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_DISCORD_TOKEN", "x")
     _, lines = await run_check()
     assert wrong_lines(lines) == [
@@ -143,7 +143,7 @@ async def test_check_reports_installed_files_that_are_not_models(folder: Path) -
 
 
 @pytest.mark.service
-async def test_check_loads_and_times_installed_model(
+async def test_check_loads_and_times_the_installed_model(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))  # for the engine's process
@@ -160,7 +160,7 @@ async def test_check_loads_and_times_installed_model(
     assert not list((folder / "data" / "slots").glob("*.bin"))
 
 
-async def test_check_does_not_load_model_larger_than_free_memory(
+async def test_check_does_not_load_a_model_larger_than_the_free_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
@@ -192,7 +192,7 @@ async def test_check_reports_all_problems(folder: Path) -> None:
     assert [line.split(":")[0] for line in found] == ["presets", "database", "signals"]
 
 
-async def test_check_does_not_print_database_password() -> None:
+async def test_check_does_not_print_the_database_password() -> None:
     [line] = await find_wrong(database_url="postgresql+asyncpg://bot:hunter2@127.0.0.1:1/troupe")
     assert line.startswith("database: the database failed: ")
     assert "hunter2" not in line

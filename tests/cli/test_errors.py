@@ -95,7 +95,7 @@ async def test_unusable_data_directory_is_reported_in_one_line(
     ]
 
 
-async def test_data_directory_in_use_error_states_the_process(
+async def test_error_for_a_data_directory_in_use_states_which_process_uses_it(
     run_failing: RunFailing, folder: Path
 ) -> None:
     echo_preset(folder)
@@ -107,7 +107,7 @@ async def test_data_directory_in_use_error_states_the_process(
     assert f"another Troupe service (process {os.getpid()}) is using data" in complaint
 
 
-async def test_import_without_presets_folder_is_reported_in_one_line(
+async def test_import_without_a_presets_folder_is_reported_in_one_line(
     run_failing: RunFailing, folder: Path
 ) -> None:
     (folder / "nova.json").write_text('{"name": "nova", "provider": "p", "model": "m"}', "utf-8")

@@ -38,7 +38,7 @@ def test_calls_take_about_the_same_time_at_every_stack_depth() -> None:
     assert max(seconds) < min(seconds) * 20  # 500 where each call maps a chunk
 
 
-def test_call_in_large_chunk_passes_results_and_errors_on() -> None:
+def test_call_in_a_large_stack_chunk_returns_the_result_and_raises_errors() -> None:
     assert call_in_large_chunk(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         call_in_large_chunk(lambda: 1 // 0)

@@ -101,7 +101,7 @@ async def test_nothing_is_written_if_a_token_is_wrong(
     assert files_in(folder) == [".env"]
 
 
-async def test_nothing_is_written_if_a_platform_is_unreachable_unless_no_check(
+async def test_nothing_is_written_if_a_platform_is_unreachable_unless_checks_are_off(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TROUPE_TELEGRAM__API_BASE", "http://127.0.0.1:1")

@@ -17,7 +17,7 @@ from tests.backends import tiny_gguf, toy_projector
 from tests.cli.command import troupe
 
 
-def test_model_pull_imports_and_describes_model(folder: Path) -> None:
+def test_model_pull_imports_and_describes_a_model(folder: Path) -> None:
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     model = tiny_gguf.write(folder / "tiny.gguf", family, general__license="mit")
 

@@ -127,7 +127,7 @@ def test_lorebook_passed_as_a_preset_is_reported(folder: Path, command: str) -> 
         troupe("preset", command, "world.json")
 
 
-def test_import_writes_modelfile_as_preset(folder: Path) -> None:
+def test_import_converts_a_modelfile_to_a_preset(folder: Path) -> None:
     said = troupe("preset", "import", "Modelfile", "--name", "phi3")
 
     made = made_preset(folder, "phi3")

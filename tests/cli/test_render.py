@@ -91,7 +91,7 @@ def test_render_template_does_not_change_the_messages(folder: Path) -> None:
     )
 
 
-def test_render_as_tokens_without_a_model_is_marked_as_estimate() -> None:
+def test_render_as_tokens_without_a_model_is_marked_as_an_estimate() -> None:
     assert render(
         "--template", "llama-3", "--as", "tokens", messages="-", given=json.dumps(TALK[:1])
     ) == snapshot("""\
@@ -170,7 +170,7 @@ def test_render_shows_the_request_if_the_service_renders_the_prompt(folder: Path
         (["--preset", "nova"], BackendUnavailable, "there is no model .*; download it with"),
     ],
 )
-def test_render_reports_problem_and_remedy_in_one_line(
+def test_render_reports_the_problem_and_a_remedy_in_one_line(
     words: list[str], error: type[TroupeError], why: str
 ) -> None:
     with pytest.raises(error, match=why) as raised:

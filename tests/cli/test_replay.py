@@ -41,7 +41,7 @@ def replay(*words: str) -> str:
     return unstyle(troupe("replay", *words))
 
 
-def test_replay_compares_new_answer_with_old_one() -> None:
+def test_replay_compares_the_new_answer_with_the_old_one() -> None:
     answers = ("Once at the inn … and then?", "Once at the inn …\n\nand now?")
     store_receipts(*(replace(RECEIPT, provider="parrot", answer=one) for one in answers))
     output = replay("1")
@@ -50,7 +50,7 @@ def test_replay_compares_new_answer_with_old_one() -> None:
     assert replay("2").endswith("The two answers are identical.\n")
 
 
-def test_replay_show_prints_prompt_without_secrets() -> None:
+def test_replay_show_prints_the_prompt_without_secrets() -> None:
     prompt_with_secret = replace(RECEIPT.prompt, parameters={"temperature": 0, "user": SECRET})
     store_receipts(replace(RECEIPT, prompt=prompt_with_secret))
     shown = replay("1", "--show")

@@ -203,7 +203,7 @@ async def test_redirect_target_is_checked_like_the_first_url(canary: Canary, tar
     assert canary.connections == (1 if target else 4)
 
 
-async def test_relative_redirects_are_followed_three_times(canary: Canary) -> None:
+async def test_up_to_three_relative_redirects_are_followed(canary: Canary) -> None:
     async def reply(path: str, writer: asyncio.StreamWriter) -> None:
         step = int(path.removeprefix("/"))
         if step == 3:

@@ -117,7 +117,9 @@ async def test_earlier_messages_are_left_for_the_service(platforms: Platforms) -
     assert texts == ["hello", "482913"]
 
 
-async def test_error_for_a_telegram_bot_with_a_webhook_explains_it(platforms: Platforms) -> None:
+async def test_error_for_a_telegram_bot_with_a_webhook_says_how_to_delete_it(
+    platforms: Platforms,
+) -> None:
     platforms.telegram.wh = {"url": "http://127.0.0.1:1", "secret": None}
     account = telegram(platforms)
     with pytest.raises(Unreachable, match="delete the bot's webhook"):

@@ -190,7 +190,7 @@ async def test_answer_that_is_complete_at_once_is_sent_without_live_updates(setu
     assert live.opened_parts == []
 
 
-async def test_short_first_text_waits_for_a_second(setup: Setup) -> None:
+async def test_short_first_text_waits_for_one_second(setup: Setup) -> None:
     async with setup.live() as live:
         live.feed("Hi")
         await setup.clock.advance(0.9)

@@ -512,7 +512,7 @@ async def test_invalid_plugin_result_raises_an_error_that_names_the_plugin(
         await embedder.embed_documents(["a"])
 
 
-async def test_memories_are_ranked_without_a_blocked_embedder(
+async def test_memories_are_ranked_without_the_embedder_if_it_hangs(
     stuck: Callable[[str], Any], database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(plugin_threads._TIMEOUTS_BY_METHOD, "embed_query", 0.1)

@@ -303,7 +303,9 @@ async def test_removing_the_mention_during_a_restart_withdraws_the_question(
     assert again.texts == []
 
 
-async def test_unfinished_answer_by_chance_is_deleted_after_a_restart(database: Database) -> None:
+async def test_unfinished_answer_to_a_randomly_chosen_message_is_deleted_after_a_restart(
+    database: Database,
+) -> None:
     preset = {"wake": {"chance": 0.5}}
     setup = Setup(database, ["It is", asyncio.Event()], preset=preset, dice=lambda: 0.1)
     async with answering(setup, said("what is 3+4?", "5:1", None)):

@@ -62,7 +62,7 @@ async def test_answer_to_an_album_replies_to_the_captioned_picture(
     assert [one.reply_to for one in setup.surface.sent] == [replied_to]
 
 
-async def test_album_during_an_answer_stays_together(database: Database) -> None:
+async def test_album_that_arrives_during_an_answer_stays_together(database: Database) -> None:
     go_on = asyncio.Event()
     backend = SeeingFakeBackend([go_on, "First."], ["Two cats."])
     limits = replace(LIMITS, answers_each_message=False)

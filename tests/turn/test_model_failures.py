@@ -227,7 +227,7 @@ def make_setup(database: Database, clock: FakeClock, surface: FakeSurface) -> Se
     )
 
 
-async def test_operators_are_notified_of_model_failures_once_in_six_hours(
+async def test_operators_are_notified_of_model_failures_at_most_once_every_six_hours(
     database: Database,
 ) -> None:
     clock, surface = FakeClock(), FakeSurface()

@@ -147,7 +147,7 @@ async def test_request_is_attempted_at_most_three_times(
 @pytest.mark.parametrize(
     "noise", [None, b"", b"nonsense\r\n\r\n", b"HTTP/1.1 200\r\nX: " + b"x" * 100_000]
 )
-async def test_error_about_a_non_http_response_states_the_address(
+async def test_error_for_a_non_http_response_states_the_address(
     connect: Connect, noise: bytes | None
 ) -> None:
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -335,7 +335,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("status", REFUSALS)
-async def test_error_for_a_status_states_the_setting(
+async def test_error_for_an_http_status_states_the_setting_to_fix(
     connect: Connect, service: FakeOpenAI, status: int
 ) -> None:
     body, words = REFUSALS[status]
@@ -366,7 +366,7 @@ async def test_request_waits_for_the_trial_while_the_breaker_is_open(
     assert 4 <= sum(clock.slept) - slept <= 8, "it is asked at once"
 
 
-async def test_request_fails_after_another_requests_failed_trial(
+async def test_request_fails_if_the_trial_of_another_request_fails(
     connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     service.plays(*[Script([b""], 503) for _ in range(20)], Script([0.2, b""], 503))

@@ -5,7 +5,7 @@ import pytest
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget, max_backoff_seconds
 
 
-def test_backoff_grows_up_to_a_maximum() -> None:
+def test_backoff_grows_to_a_maximum() -> None:
     assert [max_backoff_seconds(retries) for retries in range(7)] == [0.5, 1, 2, 4, 8, 8, 8]
 
 

@@ -184,7 +184,9 @@ async def test_killed_engine_interrupts_the_answer_and_restarts(local: LlamaCpp)
 
 
 @pytest.mark.service
-async def test_engine_killed_before_the_first_token_is_retried(local: LlamaCpp) -> None:
+async def test_request_is_retried_if_the_engine_is_killed_before_the_first_token(
+    local: LlamaCpp,
+) -> None:
     asking = asyncio.create_task(ask(local, LONG_READING))
     await asyncio.sleep(0.5)
     engine().kill()
@@ -196,7 +198,9 @@ async def test_engine_killed_before_the_first_token_is_retried(local: LlamaCpp) 
 
 
 @pytest.mark.service
-async def test_hanging_engine_is_killed_and_retried(tmp_path: Path, renderer: Renderer) -> None:
+async def test_hanging_engine_is_killed_and_its_request_is_retried(
+    tmp_path: Path, renderer: Renderer
+) -> None:
     await lend_model(tmp_path)
     quick = LlamaCppSettings(threads=1, first_token_seconds=5)
     local = LlamaCpp(quick, tmp_path, renderer)

@@ -80,7 +80,7 @@ def test_character_of_several_tokens_is_returned_with_the_last_token() -> None:
         (("\nAnn:",), [*b"yes\nAn", END], "yes\nAn", True),
     ],
 )
-def test_text_ends_with_a_token_or_a_stop_string(
+def test_end_token_or_stop_string_ends_the_text(
     stop: tuple[str, ...], tokens: list[int], text: str, has_ended: bool
 ) -> None:
     bytewise = detokenizer(*stop)

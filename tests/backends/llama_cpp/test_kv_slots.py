@@ -74,7 +74,7 @@ async def test_conversation_returns_to_its_slot(harness: PoolHarness) -> None:
     assert harness.engine.saves == 0
 
 
-async def test_conversations_keep_their_cache_even_if_there_are_more_than_slots(
+async def test_conversations_keep_their_cache_even_if_they_outnumber_the_slots(
     harness: PoolHarness,
 ) -> None:
     lengths = dict.fromkeys(range(8), 100)

@@ -36,7 +36,7 @@ def test_free_bytes_in_a_container_adds_reclaimable_file_cache(root: Path) -> No
     assert free_bytes(root) == 650_000
 
 
-def test_memory_limit_of_a_parent_cgroup_counts(root: Path) -> None:
+def test_memory_limit_of_a_parent_cgroup_applies(root: Path) -> None:
     write(root / "proc/self/cgroup", "0::/slice/service\n")
     limit(root / "sys/fs/cgroup/slice/service", "max", 10)
     limit(root / "sys/fs/cgroup/slice", "300", 100)

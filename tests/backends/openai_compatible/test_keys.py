@@ -66,7 +66,9 @@ async def test_error_is_raised_if_all_keys_are_rejected(
     assert keys_used(service) == ["a", "b", "c"]
 
 
-async def test_other_errors_do_not_skip_a_key(connect: Connect, service: FakeOpenAI) -> None:
+async def test_keys_are_not_skipped_after_other_errors(
+    connect: Connect, service: FakeOpenAI
+) -> None:
     service.plays(refusal(400))
     assert (await ask(connect(**KEYS))).error is not None
     assert keys_used(service) == ["a"]

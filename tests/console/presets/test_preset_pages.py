@@ -30,7 +30,7 @@ async def test_preset_list_can_be_searched(console: Playground) -> None:
         assert [name for name in ("Marlowe", "Nora") if f">{name}</b>" in page] == found
 
 
-async def test_errors_have_line_numbers_and_the_readers_language(
+async def test_errors_have_line_numbers_and_are_in_the_readers_language(
     console: Playground,
 ) -> None:
     text = '{"name": "nora",\n"temprature": 1,\n"scope": 7}'

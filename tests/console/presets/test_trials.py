@@ -34,7 +34,7 @@ async def record(console: Playground, *texts: str) -> str:
     return channel.channel.address.conversation
 
 
-async def test_trial_reports_prompts_as_same_different_or_over_budget(
+async def test_trial_reports_whether_prompts_are_the_same_different_or_over_budget(
     console: Playground,
 ) -> None:
     conversation = await record(console, "one " * 30, "two " * 30)

@@ -73,7 +73,7 @@ async def test_replaced_webhook_secret_is_required(rig: Rig, file: Path) -> None
 
 
 @pytest.mark.parametrize("text", ["short", f"{_NEW_SECRET}\n{_NEW_SECRET}3", "Ä" * 20])
-async def test_file_without_exactly_one_secret_changes_nothing(
+async def test_webhook_secret_file_without_exactly_one_valid_secret_changes_nothing(
     rig: Rig, file: Path, text: str
 ) -> None:
     write(file, _SECRET)

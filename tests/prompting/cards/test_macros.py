@@ -67,7 +67,7 @@ def test_random_chooses_one_option_even_if_options_contain_commas() -> None:
     assert macros().expand("{{pick:{{char}},{{char}}}}") == "Nova"
 
 
-def test_macros_of_a_prompt_insert_a_limited_number_of_characters() -> None:
+def test_number_of_characters_inserted_by_macros_of_a_prompt_is_limited() -> None:
     one = macros(input="x" * 4_000)
     expanded_texts = [one.expand("{{input}}" * 800), replace(one).expand("{{input}}" * 800)]
 
@@ -114,7 +114,7 @@ def test_jinja_in_a_card_is_plain_text() -> None:
         assert "49" not in macros().expand(text) or "49" in text
 
 
-def test_hostile_braces_and_line_breaks_are_fast() -> None:
+def test_hostile_braces_and_line_breaks_are_processed_quickly() -> None:
     breaks = "\n" * 100_000 + "x{{trim}}"
     for text in (
         breaks,

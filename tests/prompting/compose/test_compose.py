@@ -244,7 +244,7 @@ def test_turns_beyond_max_rounds_are_reported_as_dropped() -> None:
     assert (dropped.section, dropped.count, dropped.why) == ("history", 2, "max_rounds is 2")
 
 
-def test_stories_over_budget_are_dropped_worst_first() -> None:
+def test_stories_over_budget_are_dropped_least_similar_first() -> None:
     who = preset(persona="Keep a light.\n{{RAG-dialogues|token<=900|n<=2}}", max_input_tokens=60)
     stories = [Story(n, f"Tale {n}\n{'word ' * 30}", 0.9 - n / 10) for n in range(2)]
     draft = compose(who, Session(1, ()), make_incoming("hi"), stories={"hi": stories})

@@ -77,7 +77,7 @@ def test_recent_stories_precede_the_newest_message(persona: str, *, macros: bool
     assert spans == [("Alice: Tea?", 0.9), ("No.", 0.8)]
 
 
-def test_stories_have_spans_of_their_own_in_the_layout() -> None:
+def test_each_story_has_its_own_span_in_the_layout() -> None:
     who = preset(
         role_name="Nora", system="Be brief.", persona="A\n{{RAG-dialogue}}\nB\n{{RAG-dialogue|tea}}"
     )

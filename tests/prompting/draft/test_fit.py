@@ -124,7 +124,7 @@ def test_nothing_that_would_fit_is_dropped(tokenizer: str, limit: int) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_few_counts_are_needed_even_if_the_estimate_is_wrong(tokenizer: str) -> None:
+def test_few_token_counts_are_needed_even_if_the_estimate_is_wrong(tokenizer: str) -> None:
     counter = TemplateTokenCounter("chatml", tokenizer)
     fit_with(draft(*CHAT), 800, counter)
     assert len(counter.counted) <= 4
@@ -183,7 +183,7 @@ def test_history_and_low_priority_stories_are_dropped_first() -> None:
     ]
 
 
-def test_too_large_story_does_not_displace_other_stories() -> None:
+def test_oversized_story_does_not_displace_other_stories() -> None:
     stories = (
         PromptPart("stories", "x " * 900, "epic", priority=9),
         PromptPart("stories", "y", "haiku"),
@@ -195,7 +195,7 @@ def test_too_large_story_does_not_displace_other_stories() -> None:
     assert len(result.draft.history) == 2
 
 
-def test_too_long_message_is_rejected_with_its_token_count() -> None:
+def test_overlong_message_is_rejected_with_its_token_count() -> None:
     with pytest.raises(UserError, match=r"about \d+ tokens, but my limit is 100,"):
         fit_with(draft(newest="word " * 200), 100, TemplateTokenCounter("chatml", "cl100k"))
 

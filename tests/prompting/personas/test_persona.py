@@ -40,7 +40,7 @@ def test_limits_of_several_stories_may_be_in_any_order(line: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", "token<=9", "n<=2", "token<=1.5|n<=2", "n<=2|n<=3"])
-def test_missing_limit_error_names_the_line(arguments: str) -> None:
+def test_missing_limit_error_states_the_line_number(arguments: str) -> None:
     with pytest.raises(CharacterError, match=r"line 2 of the persona: .* missing"):
         parse_persona(f"P\n{{{{RAG-dialogues|{arguments}}}}}")
 

@@ -166,7 +166,7 @@ def test_export_parses_back_to_the_same_preset(parameters: dict[str, object]) ->
     [case for case in golden("rodel_templates") if case["input"]["op"].endswith("json_loads")],
     ids=lambda case: case["id"],
 )
-def test_examples_of_rodelagents_document_are_parsed(case: dict[str, Any]) -> None:
+def test_examples_in_rodelagents_documentation_are_parsed(case: dict[str, Any]) -> None:
     """Code blocks are whole presets or single messages; one has a trailing comma."""
     block = case["input"]["text"]
     if '"role"' in block:

@@ -28,7 +28,7 @@ def test_parses_what_json_dumps_writes(value: object, indent: int | None) -> Non
 
 
 @given(st.text('{}[]",:/*-1e \n', max_size=30))
-def test_any_text_is_parsed_or_rejected_with_a_line(text: str) -> None:
+def test_any_text_is_parsed_or_rejected_with_a_line_number(text: str) -> None:
     line = 1
     try:
         read_json(text)
