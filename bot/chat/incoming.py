@@ -243,7 +243,7 @@ class IncomingMessage(PersonEvent):
         return self.asked_again_by or self.author.id
 
     @property
-    def own_text(self) -> str:
+    def authored_text(self) -> str:
         """The author's own text; empty for a forwarded message, which addresses nobody."""
         return "" if self.is_forward else self.text
 

@@ -16,14 +16,14 @@ class Rate:
     """The time in which an empty bucket refills to `count` tokens."""
 
     @property
-    def interval(self) -> float:
+    def interval_seconds(self) -> float:
         """The seconds between events once the burst is used up."""
         return self.seconds / self.count
 
     @property
-    def tolerance(self) -> float:
+    def tolerance_seconds(self) -> float:
         """How many seconds a full burst is ahead of the average rate."""
-        return self.interval * (self.count - 1)
+        return self.interval_seconds * (self.count - 1)
 
 
 @value_class

@@ -270,7 +270,7 @@ class Session:
     """A cache of values computed from the turns, dropped together with them."""
 
     @property
-    def is_answered(self) -> bool:
+    def has_answer(self) -> bool:
         """Whether the session contains an answer to a question; greetings do not count."""
         turns_since_question = dropwhile(lambda one: one.observed or one.role != "user", self.turns)
         return any(one.role == "assistant" for one in turns_since_question)

@@ -106,8 +106,8 @@ def _read_card(data: bytes) -> Card:
         )
     if data.startswith(png.SIGNATURE):
         image, v2_json, v3_json = png.read_png(data)
-        older = _load_json(v2_json) if v2_json and v3_json else None
-        return replace(_make_card(_load_json(v3_json or v2_json)), image=image, older_card=older)
+        v2_card = _load_json(v2_json) if v2_json and v3_json else None
+        return replace(_make_card(_load_json(v3_json or v2_json)), image=image, older_card=v2_card)
     if data.startswith(b"PK\x03\x04"):
         card_json, assets = charx.read_charx(data)
         return replace(_make_card(_load_json(card_json)), assets=assets)

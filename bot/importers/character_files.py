@@ -140,7 +140,7 @@ def _run_plugin(plugin: Callable[[bytes], CharacterData], content: bytes) -> Cha
     return data
 
 
-def _read_haruhi(content: bytes) -> CharacterData:
+def _read_haruhi_jsonl(content: bytes) -> CharacterData:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -154,6 +154,6 @@ def _make_character_file(data: CharacterData) -> CharacterFile:
 
 
 _READERS: Mapping[str, Callable[[bytes], CharacterData]] = {
-    ".jsonl": _read_haruhi,
+    ".jsonl": _read_haruhi_jsonl,
     ".zip": read_haruhi_zip,
 }

@@ -64,7 +64,7 @@ def _read_template(name: str) -> str:
 
 
 # Consecutive messages with the same role are merged, and `.System` is all system messages together.
-_MERGE_MESSAGES = _read_template("go_messages")
+_MESSAGE_MERGER = _read_template("go_messages")
 # An exchange is a system message, a prompt, and a response; each may be missing.
 _TURN_LOOP_START = _read_template("go_turns")
 # Go escapes these three characters in JSON.
@@ -114,7 +114,7 @@ def jinja_from_go(source: str) -> str:
     translator = _Translator(tokens, root_fields, assigned_names=assigned_names, indent=uses_turns)
     translator.translate()
     prelude = [_AS_JSON_MACRO] if translator.prints_json else []
-    prelude += [_MERGE_MESSAGES, *(["{%- set var = namespace() %}"] if assigned_names else [])]
+    prelude += [_MESSAGE_MERGER, *(["{%- set var = namespace() %}"] if assigned_names else [])]
     loop_lines = ([_TURN_LOOP_START], ["{%- endfor %}"]) if uses_turns else ([], [])
     return "\n".join([*prelude, *loop_lines[0], *translator.lines, *loop_lines[1]])
 
@@ -352,7 +352,7 @@ class _Translator:
         self.lines.append("  " * self._indent + line)
 
     def _read_pipeline(
-        self, context: str, closing: str = "}}"
+        self, context: str, closing_text: str = "}}"
     ) -> tuple[_Value, tuple[str, ...], bool]:
         """Read `$x := a | b`; return the value, the variables, and whether they are declared."""
         self._enter_scope()
@@ -361,7 +361,7 @@ class _Translator:
         while self._peek().text == "|":
             self._position += 1
             value = self._read_command(context, [value])
-        self._expect(closing, context)
+        self._expect(closing_text, context)
         self._depth -= 1
         return value, variables, is_declared
 
@@ -547,8 +547,8 @@ class _Translator:
         if self._depth > _MAX_DEPTH:
             raise self._error(marked("nested deeper than {limit}"), limit=_MAX_DEPTH)
 
-    def _expect(self, closing: str, context: str) -> None:
-        if not self._peek().text.startswith(closing):
+    def _expect(self, closing_text: str, context: str) -> None:
+        if not self._peek().text.startswith(closing_text):
             raise self._unexpected_error(self._peek(), context)
         self._position += 1
 

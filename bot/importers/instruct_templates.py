@@ -256,22 +256,22 @@ _DEFAULT_START_TEXTS = {
 def adapter_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     """Convert a KoboldCpp adapter to preset keys and notes; missing texts are Alpaca's."""
     fields = JsonFields(data)
-    starts = {
+    prefixes = {
         role: default if data.get(f"{role}_start") is None else fields.text(f"{role}_start")
         for role, default in _DEFAULT_START_TEXTS.items()
     }
-    ends = {role: fields.text(f"{role}_end") for role in starts}
-    opening_text = fields.text("assistant_gen") or starts["assistant"]
+    suffixes = {role: fields.text(f"{role}_end") for role in prefixes}
+    opening_text = fields.text("assistant_gen") or prefixes["assistant"]
     role_blocks = "".join(
         f"{{%- {'if' if role == 'system' else 'elif'} message.role == '{role}' -%}}"
-        + _output_tag(_quote(start), "message.content", _quote(ends[role]))
-        for role, start in starts.items()
+        + _output_tag(_quote(start), "message.content", _quote(suffixes[role]))
+        for role, start in prefixes.items()
     )
     template = (
         f"{{%- for message in messages -%}}{role_blocks}{{%- endif -%}}{{%- endfor -%}}"
         f"{{%- if add_generation_prompt -%}}{_output_tag(_quote(opening_text))}{{%- endif -%}}"
     )
-    stops = (each.strip().partition("\n")[0] for each in (ends["assistant"], starts["user"]))
+    stops = (each.strip().partition("\n")[0] for each in (suffixes["assistant"], prefixes["user"]))
     keys: dict[str, object] = {
         "stop_sequences": list(dict.fromkeys(each for each in stops if each)),
         "template": template,

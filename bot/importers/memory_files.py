@@ -104,10 +104,10 @@ def add_to_lorebook(book: object, memory: Memory) -> dict[str, object]:
     return {**lorebook_fields, "entries": {**old_entries, str(uid): entry}}
 
 
-def read_memory_file(data: bytes, owner: Memory) -> MemoryFile:
+def read_memory_file(data: bytes, owner_memory: Memory) -> MemoryFile:
     """Read memories, a character card with memories, or a chat; raise `UserError` if invalid.
 
-    `owner` is a memory about the importing person; imported memories get its place and author.
+    `owner_memory` is about the importing person; imported memories get its place and author.
     """
     try:
         value = JsonFields(read_strict_json(data.decode("utf-8-sig")))
@@ -115,18 +115,18 @@ def read_memory_file(data: bytes, owner: Memory) -> MemoryFile:
         value = JsonFields(None)  # `read_chat` reports the problem
     match value.values:
         case {"format": str(name), "memories": list(rows)} if name == _FORMAT_NAME:
-            return _read_rows([(JsonFields(one).text("text"), one) for one in rows], owner)
+            return _read_rows([(JsonFields(one).text("text"), one) for one in rows], owner_memory)
         case {"spec": _, "data": dict(fields)}:
-            return _read_card(value.values, fields, owner)
+            return _read_card(value.values, fields, owner_memory)
         case {"entries": list() | dict() as entries}:
             rows = [*entries.values()] if isinstance(entries, dict) else entries
-            return _read_rows(_read_entries(rows), owner)
+            return _read_rows(_read_entries(rows), owner_memory)
         case _:
             return MemoryFile(chat=read_chat(data))
 
 
 def _read_card(
-    card: Mapping[str, object], fields: Mapping[str, object], owner: Memory
+    card: Mapping[str, object], fields: Mapping[str, object], owner_memory: Memory
 ) -> MemoryFile:
     book = JsonFields(JsonFields(fields.get("character_book")).values)
     entries = book.list_of_objects("entries")
@@ -138,7 +138,7 @@ def _read_card(
     if memory_entries:
         remaining_fields["character_book"] = {**book.values, "entries": lore_entries}
     return replace(
-        _read_rows(_read_entries(memory_entries), owner),
+        _read_rows(_read_entries(memory_entries), owner_memory),
         chat=parse_rows([JsonFields(one) for one in rows]) if rows else None,
         card=json.dumps({**card, "data": remaining_fields}, ensure_ascii=False).encode(),
     )
@@ -154,7 +154,7 @@ def _find_troupe_fields(entry: Mapping[str, object]) -> Mapping[str, object] | N
     return JsonFields(entry.get("extensions")).object_or_none(_OWN_DATA_KEY)
 
 
-def _read_rows(rows: Sequence[tuple[str, object]], owner: Memory) -> MemoryFile:
+def _read_rows(rows: Sequence[tuple[str, object]], owner_memory: Memory) -> MemoryFile:
     if len(rows) > MAX_MEMORIES:
         raise UserError.translatable(
             "The file has {count} memories; at most {limit} are allowed.",
@@ -163,7 +163,7 @@ def _read_rows(rows: Sequence[tuple[str, object]], owner: Memory) -> MemoryFile:
         )
     memories, other_names, skipped_count = [], dict[str, None](), 0
     for text, fields in rows:
-        match _read_memory(text, JsonFields(fields), owner):
+        match _read_memory(text, JsonFields(fields), owner_memory):
             case Memory() as memory:
                 memories.append(memory)
             case str(name):
@@ -173,14 +173,14 @@ def _read_rows(rows: Sequence[tuple[str, object]], owner: Memory) -> MemoryFile:
     return MemoryFile(tuple(memories), tuple(other_names), skipped_count)
 
 
-def _read_memory(text: str, fields: JsonFields, owner: Memory) -> Memory | str | None:
+def _read_memory(text: str, fields: JsonFields, owner_memory: Memory) -> Memory | str | None:
     """Return a memory, or the name of the other person it is about, or None if it is unusable."""
     text = " ".join(text.split())
     match fields.values.get("about"):
         case "me":
-            subject = owner.subject
+            subject = owner_memory.subject
         case "place":
-            place = owner.place
+            place = owner_memory.place
             subject = MemorySubject(SubjectKind.PLACE, place.channel, "")
         case {"character": str(name)} if clean_name(name):
             subject = MemorySubject(SubjectKind.CHARACTER, clean_name(name), clean_name(name))
@@ -192,12 +192,12 @@ def _read_memory(text: str, fields: JsonFields, owner: Memory) -> Memory | str |
         return None
     kind = fields.text("kind")
     return replace(
-        owner,
+        owner_memory,
         subject=subject,
         text=text,
         kind=MemoryKind(kind) if kind in list(MemoryKind) else MemoryKind.FACT,
         is_pinned=fields.flag("pinned"),
-        since=_parse_time(fields.text("since")) or owner.since,
+        since=_parse_time(fields.text("since")) or owner_memory.since,
     )
 
 

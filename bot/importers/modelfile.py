@@ -84,10 +84,10 @@ class _ModelfileParser:
         self._position = 0
 
     def parse(self) -> Iterator[ModelfileCommand]:
-        while self._skip(_BLANKS) < len(self._text):
+        while self._skip_matching(_BLANKS) < len(self._text):
             yield self._read_command()
 
-    def _skip(self, pattern: re.Pattern[str]) -> int:
+    def _skip_matching(self, pattern: re.Pattern[str]) -> int:
         pattern_match = pattern.match(self._text, self._position)
         self._position = pattern_match.end() if pattern_match else self._position
         return self._position
@@ -111,7 +111,7 @@ class _ModelfileParser:
     def _read_word(self, allowed_chars: re.Pattern[str]) -> tuple[str, str]:
         """Read a word; return it and the character after it."""
         begin = self._position
-        end = self._skip(allowed_chars)
+        end = self._skip_matching(allowed_chars)
         if end == len(self._text):
             raise PresetError(_UNEXPECTED_END)
         self._position += 1
@@ -140,7 +140,7 @@ class _ModelfileParser:
     def _read_line(self) -> str:
         """Read the rest of the line with its line break; drop the characters that ollama drops."""
         begin = self._position
-        text = self._text[begin : self._skip(_REST_OF_LINE)]
+        text = self._text[begin : self._skip_matching(_REST_OF_LINE)]
         self._position += 1
         return "".join(one for one in text if one in " \t" or _is_printable(one))
 

@@ -37,7 +37,7 @@ def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
         elif number > 0:
             notes.append(f"{name} {number:g} is omitted: it must be from {low:g} to {high:g}")
     breakers_value = data.get("dry_sequence_breakers") if "dry_multiplier" in parameters else None
-    if breakers := _read_texts(breakers_value):
+    if breakers := _read_text_list(breakers_value):
         parameters["dry_sequence_breakers"] = list(breakers)
     if grammar := fields.text("grammar_string").strip() or fields.text("grammar").strip():
         parameters["grammar"] = grammar
@@ -48,7 +48,7 @@ def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     return {"parameters": parameters, **_read_token_limits(fields)}, notes
 
 
-def _read_texts(value: object) -> Sequence[str]:
+def _read_text_list(value: object) -> Sequence[str]:
     if isinstance(value, str):
         try:
             value = json.loads(value)

@@ -46,7 +46,7 @@ def find_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str
     """Return a description of the preset's wake rule that applies, or None if none does."""
     if preset.wake.always:
         return marked("answers everything here")
-    word = next((one for one in preset.wake.words if _has_word(one, incoming.own_text)), None)
+    word = next((one for one in preset.wake.words if _has_word(one, incoming.authored_text)), None)
     if word is not None:
         return _WAKE_WORD_REASON.with_values(word=word)
     roll = dice()
@@ -180,7 +180,7 @@ def select_speakers(
         _with_choice(one, _SCORE_REPLIED_TO, marked("was replied to"))
         if one.preset == quoted_name
         else one
-        for one in _score_by_name(presets, incoming.own_text, recent)
+        for one in _score_by_name(presets, incoming.authored_text, recent)
     ]
     if any(one.chosen for one in candidates):
         return _rank(
@@ -239,7 +239,7 @@ def _decide_on_only_candidate(
         reasons = (alone_reason, _ADDRESSED_REASONS[incoming.wake])
         return SpeakerCandidate(preset.name, 0.0, reasons, chosen=True)
     candidate = SpeakerCandidate(preset.name, 0.0, (alone_reason,))
-    if preset.wake.names and find_name_in(preset, incoming.own_text) is not None:
+    if preset.wake.names and find_name_in(preset, incoming.authored_text) is not None:
         return _with_choice(candidate, 0.0, marked("was called by name"))
     if continues_thread(incoming, recent, preset):
         return _with_choice(candidate, 0.0, marked("has answered in this thread before"))

@@ -31,11 +31,13 @@ class InProcessRateLimits(RateLimits):
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
         now = self._clock.monotonic()
         next_arrivals = [self._next_arrivals.get(rate.key, now) for rate in rates]
-        due_times = [at - rate.tolerance for rate, at in zip(rates, next_arrivals, strict=True)]
+        due_times = [
+            at - rate.tolerance_seconds for rate, at in zip(rates, next_arrivals, strict=True)
+        ]
         begins_at = max([now, *due_times])
         if begins_at - now <= max_wait_seconds:
             for rate, at in zip(rates, next_arrivals, strict=True):
-                self._next_arrivals[rate.key] = max(at, begins_at) + rate.interval
+                self._next_arrivals[rate.key] = max(at, begins_at) + rate.interval_seconds
             self._drop_expired(now)
         return begins_at - now
 

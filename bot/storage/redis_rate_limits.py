@@ -70,7 +70,7 @@ class RedisRateLimits(RateLimits):
         keys = [f"{self._prefix}rate:{rate.key}" for rate in rates]
         args: list[str | int | float] = [max_wait_seconds]
         for rate in rates:
-            args += [rate.interval, rate.tolerance]
+            args += [rate.interval_seconds, rate.tolerance_seconds]
         response = await self._ask_server(lambda: self._scripts["take"](keys, args))
         if response is None:
             return await self._in_process.take(rates, max_wait_seconds)

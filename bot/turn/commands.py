@@ -137,7 +137,7 @@ class CommandRunner:
         result = await self.check_greeting(request.incoming, result)
         if result.keeps_unanswered:
             session = await stages.conversations.load_session(claim, _MAX_LOADED_TURNS)
-            is_begun = session.is_answered or len(session.turns) >= _MAX_LOADED_TURNS
+            is_begun = session.has_answer or len(session.turns) >= _MAX_LOADED_TURNS
             result = replace(result, new_session=is_begun)
         if result.deletes_history:
             copy_count = await stages.deletions.request_channel_deletion(request.incoming)

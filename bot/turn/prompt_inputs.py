@@ -230,7 +230,7 @@ class PromptSources:
         # Later sessions start after /new or /forget, so that earlier messages must not be read.
         is_new_question = session_before is None and removed_turns is None and session.number == 1
         is_whole = len(session.turns) < max_turns
-        is_new_channel = is_new_question and is_whole and not session.is_answered
+        is_new_channel = is_new_question and is_whole and not session.has_answer
         speakers_before = [one.speaker.id for one in session.turns if one.speaker]
         opted_out = await self.resolver.opted_out([*find_person_ids(incoming), *speakers_before])
         readable = redact_message(incoming, opted_out) if opted_out else incoming

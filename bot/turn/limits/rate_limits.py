@@ -167,7 +167,7 @@ class AnswerLimits:
                 rule=rule,
                 wait=max(1, round(wait_seconds)),
             )
-        interval = max(rate.interval for rate in rates)
+        interval = max(rate.interval_seconds for rate in rates)
         return translatable(
             "⏳ {rule} I will answer all of them, but more slowly: one every {interval} s.",
             rule=rule,

@@ -38,7 +38,7 @@ async def test_forwarded_message_becomes_a_marked_quote_with_its_files(cache: Ca
     assert incoming is not None
     assert incoming.text == "[forwarded message]\n> Nova, look\n> in #1"
     assert incoming.attachments == (MediaItem(MediaKind.IMAGE, "cat.png", 9, "u1"),)
-    assert incoming.own_text == ""
+    assert incoming.authored_text == ""
 
 
 @pytest.mark.parametrize(

@@ -345,7 +345,7 @@ def test_author_writing_as_a_chat_is_represented_by_that_chat(
 def test_forwarded_message_becomes_a_marked_quote(origin: dict[str, Any], heading: str) -> None:
     said = convert("look\nhere", forward_origin={"date": NOON, **origin}, chat=PRIVATE)
     assert said.text == f"{heading}\n> look\n> here"
-    assert (said.wake, said.own_text) == (WakeReason.DM, "")
+    assert (said.wake, said.authored_text) == (WakeReason.DM, "")
     assert bool(said.forwarded_from) is (origin["type"] == "user")
 
 
@@ -363,7 +363,7 @@ def test_forwarded_message_is_not_for_the_bot_and_runs_no_command() -> None:
     for text, kind in (("@nova_bot hi", "mention"), ("/new", "bot_command")):
         entities = [entity(kind, text, text.split()[0])]
         said = convert(text, entities=entities, forward_origin=origin)
-        assert (said.wake, said.own_text) == (None, "")
+        assert (said.wake, said.authored_text) == (None, "")
 
 
 @pytest.mark.parametrize(
