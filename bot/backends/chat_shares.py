@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from bot.ports import Clock
 
 _RECENT_SECONDS = 60.0
-_MAX_CHATS_DROPPED = 2  # idle chats to drop when a slot is taken, oldest first
+_MAX_DROPPED_CHATS = 2  # idle chats to drop when a slot is taken, oldest first
 _BUSY_FACTOR = 1.5  # a chat that took more than this times the average is busy
 _SLOTS_LEFT_TO_OTHERS = 2
 MIN_SHARED_SLOTS = 4
@@ -19,12 +19,12 @@ class ChatShares:
     """Decides how many slots a chat may hold, given how many slots other chats recently held."""
 
     clock: Clock
-    limit: int
+    slot_limit: int
     _uses_by_chat: OrderedDict[str, deque[tuple[float, int]]] = field(default_factory=OrderedDict)
     """By chat, oldest first: when it took a slot, and how many slots other chats held at that time.
     A use is dropped when a later one has the same or a larger number (a sliding maximum)."""
     _recent_slots: deque[tuple[float, str]] = field(default_factory=deque)
-    _slot_counts: Counter[str] = field(default_factory=Counter)
+    _slot_counts_by_chat: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
         """Return the number of chats that used slots recently."""
@@ -34,10 +34,10 @@ class ChatShares:
         """Return how many slots a chat may hold, between a quarter and three quarters of all."""
         uses = self._uses_by_chat.get(chat, deque())
         _drop_uses_before(self.clock.monotonic() - _RECENT_SECONDS, uses)
-        reserved = uses[0][1] + 1 if uses else 0  # another chat may need one more at any time
-        fair_share = math.ceil(self.limit / max(1, len(self._uses_by_chat)))
-        minimum = max(self.limit // 4, min(fair_share, self.limit // 2))
-        return max(minimum, self.limit - max(reserved, self.limit // 4))
+        reserved_slots = uses[0][1] + 1 if uses else 0  # another chat may need one more at any time
+        fair_share = math.ceil(self.slot_limit / max(1, len(self._uses_by_chat)))
+        min_quota = max(self.slot_limit // 4, min(fair_share, self.slot_limit // 2))
+        return max(min_quota, self.slot_limit - max(reserved_slots, self.slot_limit // 4))
 
     def may_take_slot(self, chat: str, free_slots: int) -> bool:
         """Return whether a chat may take a slot; a busy chat must leave the last two to others."""
@@ -45,29 +45,29 @@ class ChatShares:
 
     def _took_many_slots(self, chat: str) -> bool:
         self._forget_old_slots()
-        count, chats = self._slot_counts[chat], len(self._slot_counts)
-        return count > 1 and count * chats > _BUSY_FACTOR * len(self._recent_slots)
+        slot_count, chat_count = self._slot_counts_by_chat[chat], len(self._slot_counts_by_chat)
+        return slot_count > 1 and slot_count * chat_count > _BUSY_FACTOR * len(self._recent_slots)
 
     def _forget_old_slots(self) -> None:
         cutoff = self.clock.monotonic() - _RECENT_SECONDS
         while self._recent_slots and self._recent_slots[0][0] < cutoff:
             _, chat = self._recent_slots.popleft()
-            self._slot_counts[chat] -= 1
-            if not self._slot_counts[chat]:
-                del self._slot_counts[chat]
+            self._slot_counts_by_chat[chat] -= 1
+            if not self._slot_counts_by_chat[chat]:
+                del self._slot_counts_by_chat[chat]
 
     def record_slot(self, chat: str, slots_held_by_others: int) -> None:
         now = self.clock.monotonic()
         self._forget_old_slots()
         self._recent_slots.append((now, chat))
-        self._slot_counts[chat] += 1
+        self._slot_counts_by_chat[chat] += 1
         uses = self._uses_by_chat.setdefault(chat, deque())
         self._uses_by_chat.move_to_end(chat)
         while uses and uses[-1][1] <= slots_held_by_others:
             uses.pop()
         uses.append((now, slots_held_by_others))
         for oldest in [
-            one for one, _ in zip(self._uses_by_chat, range(_MAX_CHATS_DROPPED), strict=False)
+            one for one, _ in zip(self._uses_by_chat, range(_MAX_DROPPED_CHATS), strict=False)
         ]:
             _drop_uses_before(now - _RECENT_SECONDS, self._uses_by_chat[oldest])
             if not self._uses_by_chat[oldest]:

@@ -31,13 +31,13 @@ class EchoBackend(Backend):
         texts = [message.content for message in prompt.messages if message.role == "user"]
         parameters = prompt.parameters
         answer = str(parameters.get("echo_answer", texts[-1] if texts else ""))
-        delay = _read_number(parameters.get("echo_delay_seconds", 0))
+        delay_seconds = _read_number(parameters.get("echo_delay_seconds", 0))
         chunks = re.findall(r"\s*\S+(?:\s+\Z)?|\A\s+\Z", answer)
         if "echo_chunks" in parameters:
             chunks = _split_evenly(answer, max(1, int(_read_number(parameters["echo_chunks"]))))
         for chunk in chunks:
-            if delay:
-                await self._clock.sleep(delay)
+            if delay_seconds:
+                await self._clock.sleep(delay_seconds)
             yield Delta(chunk)
         output_tokens = sum((await self.text_counter(prompt))([answer]))
         usage = Usage(prompt_tokens=await self.count_tokens(prompt), output_tokens=output_tokens)
@@ -70,9 +70,9 @@ def make(
     return EchoBackend()
 
 
-def _split_evenly(text: str, count: int) -> list[str]:
-    size = max(1, -(-len(text) // count))
-    return [text[start : start + size] for start in range(0, len(text), size)]
+def _split_evenly(text: str, part_count: int) -> list[str]:
+    part_length = max(1, -(-len(text) // part_count))
+    return [text[start : start + part_length] for start in range(0, len(text), part_length)]
 
 
 def _read_number(value: object) -> float:

@@ -22,20 +22,20 @@ class ExactPromptWriter:
         providers: Mapping[str, ProviderSettings],
         data_dir: Path,
         renderer: Renderer,
-        mask: Callable[[str], str],
+        mask_secrets: Callable[[str], str],
     ) -> None:
         self._providers = providers
         self._data_dir = data_dir
         self._renderer = renderer
-        self.mask = mask
+        self.mask = mask_secrets
 
-    async def write(self, number: int, receipt: Receipt) -> str:
+    async def write(self, receipt_number: int, receipt: Receipt) -> str:
         """Return a few lines about the prompt, a blank line, and the prompt itself."""
         description = await self._describe_with_secrets(receipt)
-        version = f" (version {receipt.preset_version})" if receipt.preset_version else ""
+        version_note = f" (version {receipt.preset_version})" if receipt.preset_version else ""
         limit = f" of at most {receipt.limit}" if receipt.limit else ""
         fields = {
-            "receipt": f"{number}, {receipt.preset}{version}",
+            "receipt": f"{receipt_number}, {receipt.preset}{version_note}",
             "model": f"{receipt.provider} / {description.model}",
             "tokens": f"{prompt_tokens(receipt)}{limit}",
             **description.details,

@@ -22,20 +22,20 @@ def make_backend(
     Raises `SettingsError` if a package or setting is missing, or if the plug-in fails.
     """
     spec = backend_spec(settings.kind)
-    arguments = (provider, settings, data_dir)
+    factory_arguments = (provider, settings, data_dir)
     if (plugin := plugin_name("backends", spec)) is None:
-        backend: Backend = resolve_name(spec.factory)(*arguments, renderer)
+        backend: Backend = resolve_name(spec.factory)(*factory_arguments, renderer)
         return backend
     timeout_seconds, renderer = settings.first_token_seconds, wrap_for_plugin(renderer)
-    thread = PluginThread(plugin, timeout_seconds, BackendUnavailable, (BackendError,))
-    plugin_backend: Backend = thread.call_factory(
-        lambda: resolve_name(spec.factory)(*arguments, renderer)
+    plugin_thread = PluginThread(plugin, timeout_seconds, BackendUnavailable, (BackendError,))
+    plugin_backend: Backend = plugin_thread.call_factory(
+        lambda: resolve_name(spec.factory)(*factory_arguments, renderer)
     )
 
     def generate(_wrapper: object, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
-        return thread.stream(lambda: plugin_backend.generate(prompt), settings.idle_seconds)
+        return plugin_thread.stream(lambda: plugin_backend.generate(prompt), settings.idle_seconds)
 
-    wrapper: Backend = wrap(plugin_backend, Backend, thread, generate=generate)
+    wrapper: Backend = wrap(plugin_backend, Backend, plugin_thread, generate=generate)
     return wrapper
 
 
@@ -51,12 +51,12 @@ async def prepare_model(
     model: str,
     settings: ProviderSettings,
     data_dir: Path,
-    progress: Callable[[str], None],
+    report_progress: Callable[[str], None],
 ) -> None:
     """Download what a model needs; raise `SettingsError` if that fails."""
-    path = backend_spec(settings.kind).preparation
-    if path is not None:
-        await resolve_name(path)(provider, model, settings, data_dir, progress)
+    preparation_path = backend_spec(settings.kind).preparation
+    if preparation_path is not None:
+        await resolve_name(preparation_path)(provider, model, settings, data_dir, report_progress)
 
 
 def model_trials(
@@ -67,6 +67,6 @@ def model_trials(
     for settings in providers:
         settings_by_kind.setdefault(settings.kind, settings)
     for kind, settings in settings_by_kind.items():
-        path = backend_spec(kind).model_trials
-        if path is not None:
-            yield from resolve_name(path)(settings, data_dir, renderer)
+        trials_path = backend_spec(kind).model_trials
+        if trials_path is not None:
+            yield from resolve_name(trials_path)(settings, data_dir, renderer)

@@ -56,28 +56,28 @@ LLAMA_CPP = BackendSpec(
 ECHO = BackendSpec(kind="echo", settings=EchoSettings, factory="bot.backends.echo:make")
 DEFAULT_KIND = OPENAI.kind
 
-_SPECS = {spec.kind: spec for spec in (OPENAI, ANTHROPIC, LLAMA_CPP, ECHO)}
+_SPECS_BY_KIND = {spec.kind: spec for spec in (OPENAI, ANTHROPIC, LLAMA_CPP, ECHO)}
 
 
 def register(spec: BackendSpec) -> None:
     """Register a kind of backend before settings are read; raise `SettingsError` if invalid."""
     if not isinstance(spec, BackendSpec):
         raise SettingsError("not a BackendSpec")
-    if spec.kind in _SPECS:
+    if spec.kind in _SPECS_BY_KIND:
         raise SettingsError(f"the backend {spec.kind!r} is already registered")
-    _SPECS[spec.kind] = spec
+    _SPECS_BY_KIND[spec.kind] = spec
 
 
 def backend_specs() -> Sequence[BackendSpec]:
-    return tuple(_SPECS.values())
+    return tuple(_SPECS_BY_KIND.values())
 
 
 def backend_spec(kind: str) -> BackendSpec:
     """Return the spec of a registered kind; raise KeyError if it is unknown."""
-    return _SPECS[kind]
+    return _SPECS_BY_KIND[kind]
 
 
 def default_spec(provider: str) -> BackendSpec:
     """Return the backend spec that a provider with this id uses by default."""
-    matches = (spec for spec in _SPECS.values() if provider in spec.provider_ids)
-    return next(matches, _SPECS[DEFAULT_KIND])
+    matches = (spec for spec in _SPECS_BY_KIND.values() if provider in spec.provider_ids)
+    return next(matches, _SPECS_BY_KIND[DEFAULT_KIND])

@@ -18,7 +18,7 @@ from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import local_settings
 from bot.backends.model_files import hub
 from bot.backends.model_files.gguf import read_metadata
-from bot.backends.openai_compatible.services import AZURE, KEYLESS_IDS, read_azure_address
+from bot.backends.openai_compatible.services import AZURE_PROVIDER, KEYLESS_IDS, read_azure_address
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TroupeError, UserError
@@ -247,7 +247,7 @@ def _ask_about_service(service: str) -> ModelChoice | None:
         if not key:
             return None
         choice = replace(choice, api_key=key)
-    if service == AZURE:  # each customer has an address, and deployments cannot be listed
+    if service == AZURE_PROVIDER:  # each customer has an address, and deployments cannot be listed
         address = _ask("Your Azure endpoint, such as https://NAME.openai.azure.com (Enter: back):")
         if not address:
             return None
@@ -302,7 +302,7 @@ def _ask_for_download(settings: Settings) -> ModelChoice | None:
 
 
 def _download_model(choice: ModelChoice, pull: str, settings: Settings) -> ModelChoice:
-    source = hub.parse_source(pull)
+    source = hub.parse_model_source(pull)
     if source is None:
         raise UserError(f"{pull!r} is not of the form OWNER/NAME:FILE")
     path = asyncio.run(hub.pull_model(source, settings.data_dir, print_progress))

@@ -12,7 +12,7 @@ from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import LlamaCppSettings, local_settings
 from bot.backends.model_files import hub
 from bot.backends.model_files import store as model_store
-from bot.backends.model_files.gguf import IS_PROJECTOR_MESSAGE, ModelMetadata, read_metadata
+from bot.backends.model_files.gguf import PROJECTOR_ONLY_MESSAGE, ModelMetadata, read_metadata
 from bot.cli.text_io import print_line, print_progress, read_bytes
 from bot.cli.typer_apps import command_app
 from bot.importers.file_kinds import MAX_BYTES_READ, FileKind, check_file_kind
@@ -36,7 +36,7 @@ def pull_model(
 ) -> None:
     """Copy or download a model into the data directory, check its hash, and describe it."""
     folder = read_settings().data_dir
-    hub_source = hub.parse_source(source) if source and not Path(source).exists() else None
+    hub_source = hub.parse_model_source(source) if source and not Path(source).exists() else None
     if source is None:
         model = asyncio.run(model_store.pull_default_model(folder, print_progress))
     elif hub_source is not None:
@@ -77,7 +77,7 @@ def _print_facts(model: Path) -> None:
         "license": facts.license or "not stated in the file; see its source",
     }
     if facts.is_projector:
-        lines |= {"kind": facts.architecture, "use": IS_PROJECTOR_MESSAGE}
+        lines |= {"kind": facts.architecture, "use": PROJECTOR_ONLY_MESSAGE}
     else:
         lines |= {
             "template": facts.template,

@@ -12,9 +12,9 @@ import msgspec
 from typing_extensions import override
 
 from bot.backends.llama_cpp.hardware import check_cpu
-from bot.backends.model_files.gguf import read_pooling
+from bot.backends.model_files.gguf import read_pooling_type
 from bot.chat.story import PackedVector
-from bot.embedders.vectors import MAX_TEXT_TOKENS, EmbeddingsResponse, in_batches, model_fingerprint
+from bot.embedders.vectors import MAX_TEXT_TOKENS, EmbeddingsResponse, batched, model_fingerprint
 from bot.errors import EmbeddingError, SettingsError
 from bot.extras import install_command
 from bot.ports import Embedder
@@ -27,7 +27,7 @@ from bot.settings import EmbeddingSettings
 _RESTART_SECONDS = 30.0
 _REQUEST_TIMEOUT_SECONDS = 180.0  # ten long texts take half a minute on busy cores
 _MAX_RESPONSE_BYTES = 64 * 2**20
-_MEAN_POOLING = 1  # llama.cpp's number; the default if the file has no pooling type
+_MEAN_POOLING_TYPE = 1  # llama.cpp's number; the default if the file has no pooling type
 
 R = TypeVar("R")
 
@@ -39,7 +39,7 @@ class GgufEmbedder(Embedder):
         """Check the model; raise `SettingsError` if it or llama.cpp cannot be used."""
         if find_spec("xllamacpp") is None:
             raise SettingsError(f"TROUPE_EMBEDDING__KIND=gguf needs {install_command('xllamacpp')}")
-        self._pooling = read_pooling(model) or _MEAN_POOLING
+        self._pooling = read_pooling_type(model) or _MEAN_POOLING_TYPE
         self._model = model
         self._data_dir = data_dir
         self._model_id = f"gguf:{model_fingerprint(model)}:{self._pooling}"
@@ -57,7 +57,7 @@ class GgufEmbedder(Embedder):
         server = await self._start_once()
         inputs = [await self._tokenize(server, text) for text in texts]
         vectors: list[PackedVector] = []
-        for batch in in_batches(inputs):
+        for batch in batched(inputs):
             body = {"input": batch, "encoding_format": "float"}
             response = await self._post(server, "/v1/embeddings", body, EmbeddingsResponse)
             vectors += pack_vectors(response.ordered_vectors, len(batch))

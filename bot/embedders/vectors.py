@@ -33,17 +33,17 @@ class EmbeddingsResponse(msgspec.Struct):
         return [item.embedding for item in sorted(self.data, key=lambda item: item.index)]
 
 
-def in_batches(inputs: list[T]) -> Iterator[list[T]]:
+def batched(inputs: list[T]) -> Iterator[list[T]]:
     return (inputs[at : at + _BATCH_SIZE] for at in range(0, len(inputs), _BATCH_SIZE))
 
 
-def truncate_text(text: str, count: Callable[[str], int]) -> str:
+def truncate_text(text: str, count_tokens: Callable[[str], int]) -> str:
     """Return the longest prefix of a text that has at most `MAX_TEXT_TOKENS` tokens."""
     text = text[:_MAX_CHARS].replace("\0", " ").encode(errors="replace").decode()
-    if count(text) <= MAX_TEXT_TOKENS:
+    if count_tokens(text) <= MAX_TEXT_TOKENS:
         return text
-    sizes = range(len(text))
-    return text[: bisect_right(sizes, MAX_TEXT_TOKENS, key=lambda size: count(text[:size])) - 1]
+    ends = range(len(text))
+    return text[: bisect_right(ends, MAX_TEXT_TOKENS, key=lambda end: count_tokens(text[:end])) - 1]
 
 
 def model_fingerprint(path: Path) -> str:

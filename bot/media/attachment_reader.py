@@ -41,11 +41,11 @@ _TOO_MANY_REASON = translatable("I read at most 10 files per message")
 _DOWNLOAD_FAILED_REASON = translatable("it could not be downloaded")
 _DAMAGED_REASON = translatable("it is damaged, or too large when unpacked")
 _UNKNOWN_KIND_REASON = translatable("I can only read pictures, text files and PDFs")
-_ENCODING_REASON = translatable("please save it as UTF-8")
-_EMPTY_REASON = translatable("it contains no text")
+_UNKNOWN_ENCODING_REASON = translatable("please save it as UTF-8")
+_NO_TEXT_REASON = translatable("it contains no text")
 _NOT_INSTALLED_REASON = translatable("I'm not set up to read this kind of file")
-_NOT_PUBLIC_REASON = translatable("I'm not allowed to download files from its address")
-_PICTURE_ADDRESS = re.compile(
+_NOT_PUBLIC_ADDRESS_REASON = translatable("I'm not allowed to download files from its address")
+_PICTURE_URL_PATTERN = re.compile(
     r"https?://[^\s<>\"|]+\.(?:png|jpe?g|gif|webp|bmp)(?:\?[^\s<>\"|)]*)?(?![\w/])", re.IGNORECASE
 )
 
@@ -55,10 +55,10 @@ Download: TypeAlias = Callable[[Address, MediaItem, int], Awaitable[bytes]]
 Fetch: TypeAlias = Callable[[str, int], Awaitable[bytes]]
 """Downloads the file at a URL, up to a number of bytes; raises `FetchFailed`."""
 
-_DownloadItem: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
+_Loader: TypeAlias = Callable[[MediaItem, int], Awaitable[bytes]]
 ConversionKind: TypeAlias = Literal["picture", "pdf", "card"]
-_CONVERSION_SECONDS = 20.0  # wall-clock time; the child limits its own CPU time
-_CARD_SECONDS = 60.0  # longer, because no answer waits for a card
+_CONVERSION_TIMEOUT_SECONDS = 20.0  # wall-clock time; the child limits its own CPU time
+_CARD_TIMEOUT_SECONDS = 60.0  # longer, because no answer waits for a card
 _conversion_slots = asyncio.Semaphore(2)
 
 
@@ -74,8 +74,8 @@ class AttachmentReader:
         message_files = (*message.earlier_files, *message.repeated_files, *message.attachments)
         pictures: list[MediaItem] = []
         if with_images and self._fetch is not None and "://" in message.text:
-            addresses = dict.fromkeys(_PICTURE_ADDRESS.findall(message.text))
-            pictures = [MediaItem(MediaKind.IMAGE, one, source=one) for one in addresses]
+            picture_urls = dict.fromkeys(_PICTURE_URL_PATTERN.findall(message.text))
+            pictures = [MediaItem(MediaKind.IMAGE, one, source=one) for one in picture_urls]
         if not message_files and not pictures and not (message.quote and message.quote.attachments):
             return NO_FILES
         files = _FileCollector(partial(self._download, message.address), with_images=with_images)
@@ -90,7 +90,7 @@ class AttachmentReader:
 
 
 class _FileCollector:
-    def __init__(self, download: _DownloadItem, *, with_images: bool) -> None:
+    def __init__(self, download: _Loader, *, with_images: bool) -> None:
         self.images: list[Image] = []
         self.texts: list[AttachedText] = []
         self.unread: list[UnreadFile] = []
@@ -99,17 +99,17 @@ class _FileCollector:
         self._files_left = _MAX_FILES
 
     async def read(
-        self, items: Sequence[MediaItem], deadline: float, get: _DownloadItem | None = None
+        self, items: Sequence[MediaItem], deadline: float, load_item: _Loader | None = None
     ) -> None:
-        """Read files and collect their contents; `get`, if given, downloads them instead."""
+        """Read files and collect their contents; `load_item`, if given, downloads them instead."""
         for item in items:
-            is_hidden = item.kind is MediaKind.IMAGE and not self._with_images
-            if item.kind not in READABLE_KINDS or is_hidden or not item.source:
+            is_skipped_picture = item.kind is MediaKind.IMAGE and not self._with_images
+            if item.kind not in READABLE_KINDS or is_skipped_picture or not item.source:
                 self.unread.append(UnreadFile(item, None))
-            elif why := await self._read_item(item, deadline, get or self._download):
-                self.unread.append(UnreadFile(item, why))
+            elif reason := await self._read_item(item, deadline, load_item or self._download):
+                self.unread.append(UnreadFile(item, reason))
 
-    async def _read_item(self, item: MediaItem, deadline: float, get: _DownloadItem) -> Text | None:
+    async def _read_item(self, item: MediaItem, deadline: float, load_item: _Loader) -> Text | None:
         if self._files_left == 0:
             return _TOO_MANY_REASON
         self._files_left -= 1
@@ -117,7 +117,7 @@ class _FileCollector:
             return _TOO_LARGE_REASON
         try:
             async with asyncio.timeout_at(deadline):
-                data = await get(item, _MAX_FILE_BYTES + 1)
+                data = await load_item(item, _MAX_FILE_BYTES + 1)
                 if len(data) > _MAX_FILE_BYTES:
                     return _TOO_LARGE_REASON
                 return await self._add_content(item, data)
@@ -125,7 +125,7 @@ class _FileCollector:
             _log.info("file_not_read", reason=str(error))
             return _DAMAGED_REASON
         except FetchRefused:
-            return _NOT_PUBLIC_REASON
+            return _NOT_PUBLIC_ADDRESS_REASON
         except (PlatformError, FetchFailed, TimeoutError) as error:
             _log.warning("file_not_downloaded", reason=str(error) or "it took too long")
             return _DOWNLOAD_FAILED_REASON
@@ -135,8 +135,8 @@ class _FileCollector:
             if self._with_images:
                 if is_missing("PIL"):
                     return _NOT_INSTALLED_REASON
-                jpeg = base64.b64encode(await convert_in_child("picture", data)).decode()
-                self.images.append(Image(f"data:image/jpeg;base64,{jpeg}"))
+                encoded_jpeg = base64.b64encode(await convert_in_child("picture", data)).decode()
+                self.images.append(Image(f"data:image/jpeg;base64,{encoded_jpeg}"))
                 return None
             return _UNKNOWN_KIND_REASON
         if data.startswith(b"%PDF-"):
@@ -147,9 +147,9 @@ class _FileCollector:
             return _DAMAGED_REASON
         text = decode_text(data, MAX_TEXT_FILE_BYTES)
         if text is None:
-            return _UNKNOWN_KIND_REASON if b"\0" in data else _ENCODING_REASON
+            return _UNKNOWN_KIND_REASON if b"\0" in data else _UNKNOWN_ENCODING_REASON
         if not text.strip():
-            return _EMPTY_REASON
+            return _NO_TEXT_REASON
         is_cut = len(data) > MAX_TEXT_FILE_BYTES
         safe_text, name = mask_pasted_tokens(to_storable_text(text)), clean_file_name(item.name)
         self.texts.append(AttachedText(name, safe_text, is_cut))
@@ -165,9 +165,9 @@ class Unconvertible(TroupeError):
 
 async def convert_in_child(kind: ConversionKind, data: bytes) -> bytes:
     """Convert a file in a child process (to JPEG, text, or preset JSON); raises `Unconvertible`."""
-    module, seconds = "bot.media.conversion_child", _CONVERSION_SECONDS
+    module, seconds = "bot.media.conversion_child", _CONVERSION_TIMEOUT_SECONDS
     if kind == "card":
-        module, seconds = "bot.media.card_child", _CARD_SECONDS
+        module, seconds = "bot.media.card_child", _CARD_TIMEOUT_SECONDS
     async with _conversion_slots:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-s", "-m", module, kind),

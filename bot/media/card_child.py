@@ -22,7 +22,7 @@ from bot.texts.text import LANGUAGES, error_text, marked, translatable, translat
 _MAX_MEMORY_BYTES = 1024 * 1024 * 1024
 _MAX_CPU_SECONDS = 10
 _MAX_OPEN_FILES = 64
-_ANY_PROVIDER = "active"
+_PLACEHOLDER_PROVIDER = "active"
 """A placeholder for the provider, which the channel's active preset determines."""
 
 
@@ -46,7 +46,7 @@ def convert_card(data: bytes) -> dict[str, object]:
             text = marked("This is {kind}. Attach a character card: PNG, JSON or CHARX.")
             return _problem_result(translatable(text, kind=translatable(kind.value[0])))
         card = read_card(data, "card")
-        preset = preset_from_card(card, "card", provider=_ANY_PROVIDER, is_local=False)
+        preset = preset_from_card(card, "card", provider=_PLACEHOLDER_PROVIDER, is_local=False)
     except (PresetError, UserError) as error:
         return _problem_result(error_text(error))
     address = _find_picture_url(card)
@@ -61,22 +61,22 @@ def _problem_result(text: str) -> dict[str, object]:
 def _find_picture_url(card: Card) -> str | None:
     """Return the first http(s) URL of a picture in the card, or None."""
     assets = card.fields.values.get("assets")
-    icons = [
+    icon_urls = [
         one.get("uri")
         for one in (assets if isinstance(assets, list) else [])
         if isinstance(one, dict) and one.get("type") == "icon"
     ]
-    addresses = [one for one in (*icons, card.fields.values.get("avatar")) if isinstance(one, str)]
-    return next((one for one in addresses if is_http_address(one)), None)
+    urls = [one for one in (*icon_urls, card.fields.values.get("avatar")) if isinstance(one, str)]
+    return next((one for one in urls if is_http_address(one)), None)
 
 
 def _extract_picture(card: Card) -> str | None:
-    image = find_character_image(card)
-    if image is None:
+    image_bytes = find_character_image(card)
+    if image_bytes is None:
         return None
     try:
-        face = import_module("bot.media.conversion_child").crop_face(image)
-        return base64.b64encode(face).decode()
+        face_png = import_module("bot.media.conversion_child").crop_face(image_bytes)
+        return base64.b64encode(face_png).decode()
     except Exception:  # noqa: BLE001 # missing library, or any error on a hostile file
         return None
 

@@ -23,7 +23,7 @@ _JPEG_QUALITY = 85
 _FACE_SIZE = (128, 128)
 _MAX_PAGES = 100
 _MAX_LIBRARY_FILES = 64
-_PDF_END = b"\nstartxref\n0\n%%EOF\n"
+_PDF_TRAILER = b"\nstartxref\n0\n%%EOF\n"
 _PICTURE_FORMATS = ("PNG", "JPEG", "GIF", WebPImagePlugin.WebPImageFile.format, "BMP")
 
 
@@ -35,10 +35,10 @@ def main() -> None:
     max_open_files = 3 if kind == "picture" else _MAX_LIBRARY_FILES
     limit_process(_MAX_MEMORY_BYTES, max_open_files, _MAX_CPU_SECONDS)
     try:
-        converted = convert(sys.stdin.buffer.read())
+        converted_data = convert(sys.stdin.buffer.read())
     except Exception:  # noqa: BLE001 # a hostile file can cause any exception in the libraries
         sys.exit(UNREADABLE_EXIT_CODE)
-    sys.stdout.buffer.write(converted)
+    sys.stdout.buffer.write(converted_data)
 
 
 def to_jpeg(data: bytes) -> bytes:
@@ -71,21 +71,21 @@ def crop_face(png: bytes) -> bytes:
 def _flatten_on_white(picture: Image.Image) -> Image.Image:
     if not picture.has_transparency_data:
         return picture.convert("RGB")
-    layer = picture.convert("RGBA")
-    white = Image.new("RGBA", layer.size, "white")
-    return Image.alpha_composite(white, layer).convert("RGB")
+    picture_layer = picture.convert("RGBA")
+    white_background = Image.new("RGBA", picture_layer.size, "white")
+    return Image.alpha_composite(white_background, picture_layer).convert("RGB")
 
 
 def extract_pdf_text(data: bytes) -> bytes:
     """Return the text of a PDF's first pages as UTF-8, even if the file is truncated."""
-    end = b"" if b"startxref" in data else _PDF_END
-    reader = PdfReader(io.BytesIO(data + end))
-    pages: list[str] = []
-    for page in reader.pages[:_MAX_PAGES]:
-        pages.append(page.extract_text())
-        if sum(map(len, pages)) > MAX_TEXT_CHARS:
+    missing_trailer = b"" if b"startxref" in data else _PDF_TRAILER
+    pdf_reader = PdfReader(io.BytesIO(data + missing_trailer))
+    page_texts: list[str] = []
+    for page in pdf_reader.pages[:_MAX_PAGES]:
+        page_texts.append(page.extract_text())
+        if sum(map(len, page_texts)) > MAX_TEXT_CHARS:
             break
-    return "\n\n".join(pages)[: MAX_TEXT_CHARS + 1].encode(errors="replace")
+    return "\n\n".join(page_texts)[: MAX_TEXT_CHARS + 1].encode(errors="replace")
 
 
 CONVERSIONS: Mapping[str, Callable[[bytes], bytes]] = {"picture": to_jpeg, "pdf": extract_pdf_text}

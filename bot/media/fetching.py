@@ -30,8 +30,8 @@ _REDIRECT_STATUSES = frozenset(
 )
 _REQUEST_HEADERS = {"Connection": "close"}
 # ASCII only, without characters that other URL parsers read differently.
-_SAFE_URL = re.compile(r"https?://[!#-;=?-\[\]_a-z~]+", re.IGNORECASE)
-_HOST_NAME = re.compile(
+_SAFE_URL_PATTERN = re.compile(r"https?://[!#-;=?-\[\]_a-z~]+", re.IGNORECASE)
+_HOST_NAME_PATTERN = re.compile(
     r"(?=.{1,253}$)([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)+[a-z][a-z0-9-]*[a-z0-9]"
 )
 # IPv6 ranges that embed an IPv4 address: NAT64, 6to4, Teredo, IPv4-mapped, IPv4-compatible.
@@ -121,9 +121,9 @@ async def _read_response(response: HttpResponse, max_bytes: int, deadline: float
     return await response.read_all(deadline, max_bytes)
 
 
-def parse_public_url(address: str, ports: Collection[int] = _ALLOWED_PORTS) -> SplitResult:
+def parse_public_url(address: str, allowed_ports: Collection[int] = _ALLOWED_PORTS) -> SplitResult:
     """Parse a URL and return it in canonical form; raises `FetchRefused` if it is not public."""
-    if len(address) > _MAX_URL_CHARS or not _SAFE_URL.fullmatch(address):
+    if len(address) > _MAX_URL_CHARS or not _SAFE_URL_PATTERN.fullmatch(address):
         raise FetchRefused("the URL is not a plain http:// or https:// address")
     try:
         url = urlsplit(address)
@@ -132,9 +132,9 @@ def parse_public_url(address: str, ports: Collection[int] = _ALLOWED_PORTS) -> S
         raise FetchRefused("the URL's host or port is malformed") from None
     if "@" in url.netloc:
         raise FetchRefused("the URL contains a user name or password")
-    if port is not None and port not in ports:
+    if port is not None and port not in allowed_ports:
         raise FetchRefused(f"the URL's port is {port}; only 80 and 443 are allowed")
-    if not (_HOST_NAME.fullmatch(host) or _is_ip_address(host)):
+    if not (_HOST_NAME_PATTERN.fullmatch(host) or _is_ip_address(host)):
         raise FetchRefused("the URL's host is not a public name")
     return url._replace(scheme=url.scheme.lower(), netloc=url.netloc.lower(), fragment="")
 

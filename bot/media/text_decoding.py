@@ -6,17 +6,17 @@ control characters, with mostly ASCII letters, and with few non-ASCII letters in
 
 import re
 
-_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_UTF16_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _WHITE_SPACE = "\t\n\r\v\f\xa0\xad"  # the last two are no-break space and soft hyphen
 # Three non-ASCII letters in a row are rare in languages with Latin script, but normal in Cyrillic,
 # Greek or Chinese text. 0x83, a florin sign, is in every Katakana letter of Shift-JIS.
-_OTHER_SCRIPT = re.compile(rb"[\xc0-\xff]{3}|[\x80-\xff]{4}|\x83")
+_OTHER_SCRIPT_PATTERN = re.compile(rb"[\xc0-\xff]{3}|[\x80-\xff]{4}|\x83")
 
 
 def decode_text(data: bytes, max_bytes: int) -> str | None:
     """Return the text of a file's first `max_bytes`, or None if the encoding is unknown."""
     is_cut = len(data) > max_bytes
-    encoding = "utf-16" if data.startswith(_UTF16_MARKS) else "utf-8-sig"
+    encoding = "utf-16" if data.startswith(_UTF16_BYTE_ORDER_MARKS) else "utf-8-sig"
     try:
         # Drop a character that is cut off at the end; invalid bytes elsewhere are an error.
         text = data[:max_bytes].decode(encoding, "strict" if not is_cut else "ignore")
@@ -28,8 +28,8 @@ def decode_text(data: bytes, max_bytes: int) -> str | None:
 
 
 def _decode_windows_1252(data: bytes) -> str | None:
-    ascii_letters = sum(byte < 0x80 and chr(byte).isalpha() for byte in data)
-    if sum(byte >= 0x80 for byte in data) > ascii_letters or _OTHER_SCRIPT.search(data):
+    letter_count = sum(byte < 0x80 and chr(byte).isalpha() for byte in data)
+    if sum(byte >= 0x80 for byte in data) > letter_count or _OTHER_SCRIPT_PATTERN.search(data):
         return None
     try:
         text = data.decode("cp1252")

@@ -17,17 +17,17 @@ _MAX_MESSAGES = 3
 
 
 class VoiceTranscriber:
-    """Transcribes voice messages; `admits` returns False if the author is over the limit."""
+    """Transcribes voice messages; `is_admitted` returns False if the author is over the limit."""
 
     def __init__(
         self,
         download: Download,
         backends: Mapping[str, Backend],
-        admits: Callable[[IncomingMessage], Awaitable[bool]] | None = None,
+        is_admitted: Callable[[IncomingMessage], Awaitable[bool]] | None = None,
     ) -> None:
         self._download = download
         self._backends = backends
-        self._admits = admits
+        self._is_admitted = is_admitted
 
     async def transcribe(self, message: IncomingMessage, provider: str) -> IncomingMessage:
         """Replace a message's voice attachments by their text, preferably using `provider`."""
@@ -37,7 +37,7 @@ class VoiceTranscriber:
             return message
         backends = [self._backends.get(provider), *self._backends.values()]
         backend = next((one for one in backends if one is not None and one.can_transcribe), None)
-        if backend is None or not (self._admits is None or await self._admits(message)):
+        if backend is None or not (self._is_admitted is None or await self._is_admitted(message)):
             return message
         texts = [message.text] if message.text else []
         other_attachments: list[MediaItem] = []

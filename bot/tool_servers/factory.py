@@ -19,14 +19,14 @@ async def open_tool_servers(
 ) -> AsyncIterator[Mapping[str, ToolServer]]:
     """Keep servers connected in the background; raise `SettingsError` if `mcp` is missing."""
     servers = make_tool_servers(settings, data_dir)
-    tasks = [
+    server_tasks = [
         asyncio.create_task(server.run(), name=f"MCP server {name}")
         for name, server in servers.items()
     ]
     try:
         yield servers
     finally:
-        await cancel_and_wait(tasks)
+        await cancel_and_wait(server_tasks)
 
 
 def make_tool_servers(settings: Mapping[str, McpServerSettings], data_dir: Path) -> dict[str, Any]:

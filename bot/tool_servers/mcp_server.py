@@ -39,11 +39,11 @@ _MAX_DESCRIPTION_CHARS = 600
 _MAX_SCHEMA_CHARS = 3000
 _CONNECT_SECONDS = 15.0
 _FIRST_ATTEMPT_SECONDS = 5.0
-_REFRESH_SECONDS = 60.0
+_TOOL_LIST_REFRESH_SECONDS = 60.0
 _MAX_DELAY_SECONDS = 60.0
 _MAX_TOLERATED_FAILURES = 3
 _INVALID_CALL_CODES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
-_SESSION_UNKNOWN = "Session terminated"
+_UNKNOWN_SESSION_MESSAGE = "Session terminated"
 """The package `mcp`'s error message for status 404 within a session."""
 _CONNECTION_ERRORS = (
     MCPError,
@@ -59,7 +59,7 @@ _CONNECTION_ERRORS = (
     ToolServerError,
 )
 _log = structlog.get_logger(__name__)
-_MAX_NAME_CHARS = 64  # OpenAI and Anthropic reject longer function names
+_MAX_TOOL_NAME_CHARS = 64  # OpenAI and Anthropic reject longer function names
 _INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -112,7 +112,7 @@ class McpServer(ToolServer):
             raise ToolServerError(
                 f"the MCP server {self._name}: {describe_error(error)}"
             ) from error
-        text = "\n".join(map(_to_text, result.content))
+        text = "\n".join(map(_content_to_text, result.content))
         if not text and result.structured_content is not None:
             text = json.dumps(result.structured_content, ensure_ascii=False)
         return f"error: {text}" if result.is_error else text
@@ -140,11 +140,11 @@ class McpServer(ToolServer):
 
     def _was_sent(self, error: MCPError) -> bool | None:
         """Return whether a call was sent before the server exited; None if the server is up."""
-        if error.code == NOT_REACHED or error.message == _SESSION_UNKNOWN:
+        if error.code == NOT_REACHED or error.message == _UNKNOWN_SESSION_MESSAGE:
             return False
-        is_process = self._settings.command is not None
-        lost_code = mcp_types.CONNECTION_CLOSED if is_process else NOT_ANSWERED
-        return True if error.code == lost_code else None
+        is_child_process = self._settings.command is not None
+        disconnect_code = mcp_types.CONNECTION_CLOSED if is_child_process else NOT_ANSWERED
+        return True if error.code == disconnect_code else None
 
     async def run(self) -> None:
         """Keep the connection open until cancelled."""
@@ -173,19 +173,19 @@ class McpServer(ToolServer):
 
     def _explain_check_error(self, error: BaseException) -> str:
         settings, prefix = self._settings, f"TROUPE_MCP_SERVERS__{self._name.upper()}__"
-        why = describe_error(error)
+        reason = describe_error(error)
         if settings.url is not None:
             parts = urlsplit(settings.url)
             address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-            setting = "TOKEN" if LOGIN_REFUSED in why else "URL"
-            return f"{address}: {why}; is the server running, and is {prefix}{setting} correct?"
+            setting = "TOKEN" if LOGIN_REFUSED in reason else "URL"
+            return f"{address}: {reason}; is the server running, and is {prefix}{setting} correct?"
         command = mask_pasted_tokens(shlex.join(settings.command or ()))
-        has_log = self._log_file.is_file()
-        log_text = self._log_file.read_text("utf-8", "replace").strip() if has_log else ""
-        line = mask_pasted_tokens(log_text.rpartition("\n")[2])[:200]
-        last = f" (last line: {line})" if log_text else ""
+        has_log_file = self._log_file.is_file()
+        log_text = self._log_file.read_text("utf-8", "replace").strip() if has_log_file else ""
+        last_line = mask_pasted_tokens(log_text.rpartition("\n")[2])[:200]
+        note = f" (last line: {last_line})" if log_text else ""
         return (
-            f"`{command}` does not work ({why}); try it in a shell, see {self._log_file}{last}"
+            f"`{command}` does not work ({reason}); try it in a shell, see {self._log_file}{note}"
             f", and correct {prefix}COMMAND or {prefix}ENVIRONMENT"
         )
 
@@ -215,7 +215,7 @@ class McpServer(ToolServer):
         settings = self._settings
         async with contextlib.AsyncExitStack() as stack:
             if settings.command is not None:
-                log = stack.enter_context(self._log_file.open("w", encoding="utf-8"))
+                log_output = stack.enter_context(self._log_file.open("w", encoding="utf-8"))
                 program, *arguments = settings.command
                 environment = {
                     name: value.get_secret_value() for name, value in settings.environment.items()
@@ -226,16 +226,16 @@ class McpServer(ToolServer):
                     env=environment,
                     encoding_error_handler="replace",
                 )
-                transport: Transport = stdio_client(parameters, log)
+                transport: Transport = stdio_client(parameters, log_output)
             else:
                 token = await asyncio.to_thread(self._read_token)
-                http = httpx2.AsyncClient(
+                http_client = httpx2.AsyncClient(
                     headers={"Authorization": f"Bearer {token}"} if token else None,
-                    timeout=httpx2.Timeout(settings.seconds, read=_REFRESH_SECONDS * 2),
+                    timeout=httpx2.Timeout(settings.seconds, read=_TOOL_LIST_REFRESH_SECONDS * 2),
                     transport=BoundedTransport(),
                 )
-                await stack.enter_async_context(http)
-                transport = streamable_http_client(settings.url or "", http_client=http)
+                await stack.enter_async_context(http_client)
+                transport = streamable_http_client(settings.url or "", http_client=http_client)
             yield await stack.enter_async_context(Client(transport, cache=None))
 
     def _read_token(self) -> str | None:
@@ -254,7 +254,7 @@ class McpServer(ToolServer):
     async def _refresh_until_failed(self) -> None:
         while not self._failed.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_REFRESH_SECONDS):
+                async with asyncio.timeout(_TOOL_LIST_REFRESH_SECONDS):
                     await self._failed.wait()
                     return
             client = self._client
@@ -267,20 +267,20 @@ class McpServer(ToolServer):
         all_tools: list[mcp_types.Tool] = []
         cursor: str | None = None
         for _ in range(_MAX_TOOL_LIST_PAGES):
-            page = await client.list_tools(cursor=cursor)
-            all_tools += page.tools
-            cursor = page.next_cursor
+            tool_page = await client.list_tools(cursor=cursor)
+            all_tools += tool_page.tools
+            cursor = tool_page.next_cursor
             if cursor is None:
                 break
         tools: dict[str, mcp_types.Tool] = {}
         for tool in all_tools:
             name = tool_name_for_models(self._name, tool.name)
-            fits = len(json.dumps(tool.input_schema)) <= _MAX_SCHEMA_CHARS
-            if self._may_offer(tool) and fits and name is not None and len(tools) < MAX_TOOLS:
+            is_small = len(json.dumps(tool.input_schema)) <= _MAX_SCHEMA_CHARS
+            if self._may_offer(tool) and is_small and name is not None and len(tools) < MAX_TOOLS:
                 tools.setdefault(name, tool)
         self._tools = tools
         self._specs = tuple(
-            ToolSpec(name, _describe(tool), tool.input_schema) for name, tool in tools.items()
+            ToolSpec(name, _describe_tool(tool), tool.input_schema) for name, tool in tools.items()
         )
         offered_names = {tool.name for tool in tools.values()}
         self.omitted_tools = [tool.name for tool in all_tools if tool.name not in offered_names]
@@ -304,11 +304,11 @@ def describe_error(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-def _describe(tool: mcp_types.Tool) -> str:
+def _describe_tool(tool: mcp_types.Tool) -> str:
     return strip_hidden_text(tool.description or tool.title or "")[:_MAX_DESCRIPTION_CHARS]
 
 
-def _to_text(block: mcp_types.ContentBlock) -> str:
+def _content_to_text(block: mcp_types.ContentBlock) -> str:
     match block:
         case mcp_types.TextContent():
             return block.text
@@ -323,4 +323,4 @@ def _to_text(block: mcp_types.ContentBlock) -> str:
 def tool_name_for_models(server: str, tool: str) -> str | None:
     """Return the name `server_tool` in characters that providers accept, or None if too long."""
     name = _INVALID_NAME_CHARS.sub("_", f"{server}_{tool}")
-    return name if tool and len(name) <= _MAX_NAME_CHARS else None
+    return name if tool and len(name) <= _MAX_TOOL_NAME_CHARS else None

@@ -67,11 +67,11 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
     @override
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        received = 0
+        received_bytes = 0
         with contextlib.suppress(httpx2.HTTPError):  # the request ends without a response
             async for chunk in self._stream:
-                received += len(chunk)
-                if received > MAX_RESPONSE_BYTES:
+                received_bytes += len(chunk)
+                if received_bytes > MAX_RESPONSE_BYTES:
                     return
                 yield chunk
 

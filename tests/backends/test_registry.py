@@ -45,7 +45,7 @@ TOY = BackendSpec(
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> BackendSpec:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(registry, "_SPECS", {**registry._SPECS})
+    monkeypatch.setattr(registry, "_SPECS_BY_KIND", {**registry._SPECS_BY_KIND})
     registry.register(TOY)
     return TOY
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_CALLS
+from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_TOOL_CALLS
 from bot.backends.chat_completions.reasoning import detect_format, separate_reasoning
 from bot.backends.llama_cpp.tool_calls import TextCallParser, separate_calls
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
@@ -37,7 +37,7 @@ def read(
     parser = TextCallParser(ToolCallFormat(form), OFFERED)
     shown = "".join(parser.feed(piece) for piece in pieces)
     rest, calls = parser.finish(is_cut=is_cut)
-    assert len(calls) <= MAX_CALLS
+    assert len(calls) <= MAX_TOOL_CALLS
     assert len({call.id for call in calls}) == len(calls)
     return shown + rest, [(call.name, call.arguments) for call in calls]
 
@@ -104,16 +104,16 @@ def test_argument_in_tags_is_converted_to_the_declared_type(
 
 def test_number_and_size_of_calls_are_limited() -> None:
     many = f"<tool_call>{json.dumps(DICE)}</tool_call>" * 200
-    assert [name for name, _ in read(TAGGED, [many])[1]] == ["dice"] * MAX_CALLS
+    assert [name for name, _ in read(TAGGED, [many])[1]] == ["dice"] * MAX_TOOL_CALLS
     long = json.dumps({"name": "dice", "arguments": {"dice": "x" * 1_000_000}})
     text, [(name, arguments)] = read(TAGGED, ["<tool_call>", *[long[:1000]] * 5000])
     assert (text, name) == ("", "dice")
     assert len(arguments) <= MAX_ARGUMENT_CHARS
     section = f"<|tool_calls_section_begin|>{KIMI.format(0) * 50}"
-    assert len(read(SECTION, [section])[1]) == MAX_CALLS
-    assert len(read(TAGGED, [GLM * 200])[1]) == MAX_CALLS
+    assert len(read(SECTION, [section])[1]) == MAX_TOOL_CALLS
+    assert len(read(TAGGED, [GLM * 200])[1]) == MAX_TOOL_CALLS
     assert read(LISTED, [f"[TOOL_CALLS] {json.dumps([DICE] * 50)}"])[1] == (
-        [("dice", '{"dice": "2d6"}')] * MAX_CALLS
+        [("dice", '{"dice": "2d6"}')] * MAX_TOOL_CALLS
     )
 
 

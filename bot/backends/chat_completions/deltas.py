@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from bot.chat.incoming import to_storable_json, to_storable_text
 from bot.chat.prompt import Prompt, ToolCall, ToolSpec
 
-MAX_CALLS = 8
+MAX_TOOL_CALLS = 8
 MAX_NAME_CHARS = 64
 MAX_ARGUMENT_CHARS = 16 * 1024
 _FUNCTION_FIELDS = frozenset({"name", "arguments"})
@@ -19,7 +19,7 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _REASONING_LISTS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
 _TEXT_FIELDS = ("thinking", "text", "summary")
 # Fields to send back with tool calls: reasoning, and signatures under any name.
-_RETURNED_FIELD_NAME = re.compile(
+_RETURNED_FIELD_PATTERN = re.compile(
     "reason|think|thought|signature|encrypted|extra_content|provider_specific"
 )
 
@@ -48,13 +48,13 @@ def tool_exchanges_to_wire(prompt: Prompt) -> Iterator[dict[str, object]]:
 
 
 def _call_to_wire(call: ToolCall) -> dict[str, object]:
-    attached: Mapping[str, Any] = call.attached
-    function = {"name": call.name, "arguments": call.arguments or "{}"}
+    attached_fields: Mapping[str, Any] = call.attached
+    function_fields = {"name": call.name, "arguments": call.arguments or "{}"}
     return {
-        **attached,
+        **attached_fields,
         "id": call.id,
         "type": "function",
-        "function": {**attached.get("function", {}), **function},
+        "function": {**attached_fields.get("function", {}), **function_fields},
     }
 
 
@@ -62,14 +62,14 @@ class ToolCallParser:
     """Assembles tool calls from streamed deltas; drops malformed deltas and excess calls."""
 
     def __init__(self) -> None:
-        self._calls: list[_PartialCall] = []
+        self._calls: list[_PartialToolCall] = []
 
     def feed(self, deltas: object) -> None:
         for position, delta in enumerate(deltas if isinstance(deltas, list) else ()):
             if isinstance(delta, dict):
                 self._add_delta(delta, position)
 
-    def replace(self, calls: object) -> None:
+    def replace_calls(self, calls: object) -> None:
         """Replace the calls assembled so far with those of a complete message."""
         if isinstance(calls, list) and calls:
             self._calls.clear()
@@ -77,35 +77,35 @@ class ToolCallParser:
 
     def _add_delta(self, delta: Mapping[str, Any], position: int) -> None:
         nested_fields = delta.get("function")
-        function: Mapping[str, Any] = nested_fields if isinstance(nested_fields, dict) else delta
-        index, identifier = _read_index(delta.get("index")), _read_id(delta.get("id"))
-        name = function.get("name")
+        fields: Mapping[str, Any] = nested_fields if isinstance(nested_fields, dict) else delta
+        index, call_id = _read_index(delta.get("index")), _read_id(delta.get("id"))
+        name = fields.get("name")
         name = name if isinstance(name, str) else ""
-        piece = function.get("arguments")
-        piece = json.dumps(piece) if isinstance(piece, dict) else piece
-        piece = piece if isinstance(piece, str) else ""
-        call = self._find_continued_call(index, identifier, name, piece, position)
+        fragment = fields.get("arguments")
+        fragment = json.dumps(fragment) if isinstance(fragment, dict) else fragment
+        fragment = fragment if isinstance(fragment, str) else ""
+        call = self._find_continued_call(index, call_id, name, fragment, position)
         if call is None:
-            call = _PartialCall(index)
-            if len(self._calls) > MAX_CALLS:
+            call = _PartialToolCall(index)
+            if len(self._calls) > MAX_TOOL_CALLS:
                 self._calls.pop()  # one call beyond the limit absorbs the deltas to drop
             self._calls.append(call)
-        call.id, call.name = call.id or identifier, name or call.name
-        call.add_arguments(piece)
-        call.keep_fields({key: value for key, value in delta.items() if key not in _CALL_FIELDS})
-        if function is not delta:
-            extra = {key: value for key, value in function.items() if key not in _FUNCTION_FIELDS}
-            call.keep_fields({"function": extra} if extra else {})
+        call.id, call.name = call.id or call_id, name or call.name
+        call.add_arguments(fragment)
+        call.add_fields({key: value for key, value in delta.items() if key not in _CALL_FIELDS})
+        if fields is not delta:
+            extra = {key: value for key, value in fields.items() if key not in _FUNCTION_FIELDS}
+            call.add_fields({"function": extra} if extra else {})
 
     def _find_continued_call(
-        self, index: int | None, identifier: str, name: str, piece: str, position: int
-    ) -> "_PartialCall | None":
+        self, index: int | None, call_id: str, name: str, fragment: str, position: int
+    ) -> "_PartialToolCall | None":
         """Return the call that a delta continues, or None if the delta starts a new call.
 
         Services reuse or omit indexes and repeat ids and names. So a delta is matched by id, then
         by index, then to the last call. Only a delta with a name can start a call.
         """
-        calls_with_id = [one for one in self._calls if identifier and one.id == identifier]
+        calls_with_id = [one for one in self._calls if call_id and one.id == call_id]
         candidates = calls_with_id or self._calls
         calls_at_index = [one for one in candidates if index is None or one.index == index]
         if not name or calls_with_id:
@@ -115,34 +115,34 @@ class ToolCallParser:
         call = calls_at_index[-1]
         if not name or not call.name:
             return call
-        has_new_id = bool(identifier and call.id and not calls_with_id)
+        has_new_id = bool(call_id and call.id and not calls_with_id)
         if has_new_id or (call.name != name and (not calls_with_id or call.is_complete)):
             return None
         if calls_with_id and (index is None or call.index in {index, None}):
             return call
         if index is not None and call.index == index:
-            is_repeated = call.arguments == piece or not piece.lstrip().startswith("{")
+            is_repeated = call.arguments == fragment or not fragment.lstrip().startswith("{")
             return call if is_repeated or not call.is_complete else None
         return None if call.is_complete or position else call
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        found: dict[str, ToolCall] = {}
-        for number, one in enumerate(self._calls[:MAX_CALLS]):
-            identifier = to_storable_text(one.id)[:MAX_NAME_CHARS] or f"call_{number}"
-            if identifier in found:  # results are matched to calls by their ids
-                identifier = f"{identifier[: MAX_NAME_CHARS - 2]}_{number}"
+        calls_by_id: dict[str, ToolCall] = {}
+        for number, one in enumerate(self._calls[:MAX_TOOL_CALLS]):
+            call_id = to_storable_text(one.id)[:MAX_NAME_CHARS] or f"call_{number}"
+            if call_id in calls_by_id:  # results are matched to calls by their ids
+                call_id = f"{call_id[: MAX_NAME_CHARS - 2]}_{number}"
             if one.name:
-                found[identifier] = ToolCall(
-                    identifier,
+                calls_by_id[call_id] = ToolCall(
+                    call_id,
                     to_storable_text(one.name)[:MAX_NAME_CHARS],
                     to_storable_text(one.arguments)[:MAX_ARGUMENT_CHARS],
                     to_storable_json(one.extra_fields),
                 )
-        return tuple(found.values())
+        return tuple(calls_by_id.values())
 
 
-class _PartialCall:
+class _PartialToolCall:
     def __init__(self, index: int | None) -> None:
         self.index = index
         self.id = ""
@@ -159,23 +159,23 @@ class _PartialCall:
             self._pieces.append(piece)
             self._chars += len(piece)
 
-    def keep_fields(self, fields: Mapping[str, Any]) -> None:
+    def add_fields(self, fields: Mapping[str, Any]) -> None:
         self.extra_fields |= {key: value for key, value in fields.items() if value is not None}
 
     @property
     def arguments(self) -> str:
         """The arguments received so far, as a single JSON object if possible."""
-        whole = "".join(self._pieces)
-        if _is_object(whole):
-            return whole
+        all_arguments = "".join(self._pieces)
+        if _is_json_object(all_arguments):
+            return all_arguments
         # Some services repeat all arguments at the end, or send an empty object first.
-        begins = [at for at, piece in enumerate(self._pieces) if piece.lstrip()[:1] == "{"]
-        candidates = ("".join(self._pieces[at:]) for at in (*begins[1:2], *begins[-1:]))
-        return next(filter(_is_object, candidates), whole)
+        json_starts = [at for at, piece in enumerate(self._pieces) if piece.lstrip()[:1] == "{"]
+        candidates = ("".join(self._pieces[at:]) for at in (*json_starts[1:2], *json_starts[-1:]))
+        return next(filter(_is_json_object, candidates), all_arguments)
 
     @property
     def is_complete(self) -> bool:
-        return _is_object(self.arguments)
+        return _is_json_object(self.arguments)
 
 
 def _read_index(value: object) -> int | None:
@@ -188,7 +188,7 @@ def _read_id(value: object) -> str:
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
-def _is_object(text: str) -> bool:
+def _is_json_object(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
     except (ValueError, RecursionError):
@@ -226,7 +226,7 @@ def _iterate_strings(items: object, names: Sequence[str]) -> Iterator[str]:
 
 @lru_cache(256)
 def _must_be_returned(name: str) -> bool:
-    return _RETURNED_FIELD_NAME.search(name) is not None
+    return _RETURNED_FIELD_PATTERN.search(name) is not None
 
 
 class ReturnedFields:
@@ -253,18 +253,18 @@ class ReturnedFields:
     @property
     def fields(self) -> JsonObject:
         texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
-        found: JsonObject = to_storable_json({**texts, **self._list_items, **self._other_fields})
-        return found
+        fields: JsonObject = to_storable_json({**texts, **self._list_items, **self._other_fields})
+        return fields
 
 
 def _add_item(items: list[dict[str, Any]], item: JsonObject) -> None:
     """Append an item or, if it continues the unfinished last item, merge it into that item."""
     last = items[-1] if items else {}
-    keys = [(each.get("type"), each.get("index"), each.get("format")) for each in (last, item)]
-    if not last or last.get("signature") or "data" in item or keys[0] != keys[1]:
+    item_keys = [(each.get("type"), each.get("index"), each.get("format")) for each in (last, item)]
+    if not last or last.get("signature") or "data" in item or item_keys[0] != item_keys[1]:
         items.append(dict(item))
         return
     for name, value in item.items():
-        is_piece = name in _TEXT_FIELDS and isinstance(value, str)
+        is_text_piece = name in _TEXT_FIELDS and isinstance(value, str)
         if value is not None:
-            last[name] = (last.get(name) or "") + value if is_piece else value
+            last[name] = (last.get(name) or "") + value if is_text_piece else value

@@ -24,7 +24,7 @@ _NUMBER_PATTERN = r"(\d[\d,_']*)"
 _EQUALS_PATTERN = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
 _TRANSIENT_STATUSES = frozenset({408, 409, 429})
 _OVERLOADED_STATUS = 529  # Anthropic's status
-_ERROR_CODE = re.compile(r"[A-Za-z][\w.-]{0,63}")
+_CODE_PATTERN = re.compile(r"[A-Za-z][\w.-]{0,63}")
 _MIN_REPORTED_WAIT_SECONDS = 5.0
 _BUSY_NOTICE = translatable("The model is busy right now. Please try again in a moment.")
 _LOADING_NOTICE = translatable(
@@ -33,7 +33,7 @@ _LOADING_NOTICE = translatable(
 _CONFIGURATION_NOTICE = translatable(
     "The model is not configured correctly; the bot's operator has to fix it."
 )
-_NOTICES = {
+_NOTICES_BY_KIND = {
     "too long": translatable(
         "This conversation has become longer than the model can read. Start a new one with /new."
     ),
@@ -91,10 +91,10 @@ def _compile_alternatives(patterns: Iterable[str]) -> re.Pattern[bytes]:
 
 
 def _compile_number_patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
-    expanded = (
+    expanded_patterns = (
         one.replace("NUMBER", _NUMBER_PATTERN).replace("IS", _EQUALS_PATTERN) for one in patterns
     )
-    return [re.compile(one, re.IGNORECASE) for one in expanded]
+    return [re.compile(one, re.IGNORECASE) for one in expanded_patterns]
 
 
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -118,12 +118,12 @@ def read_length_limits(body: bytes) -> RejectedLength:
 
 
 def _find_first_number(
-    patterns: Sequence[re.Pattern[str]], text: str, other_than: int | None = None
+    patterns: Sequence[re.Pattern[str]], text: str, excluded_number: int | None = None
 ) -> int | None:
     for pattern in patterns:
         for match in pattern.finditer(text):
             digits = re.sub(r"\D", "", next(each for each in match.groups() if each))
-            if len(digits) < _MAX_DIGITS and _MIN_CONTEXT_TOKENS <= int(digits) != other_than:
+            if len(digits) < _MAX_DIGITS and _MIN_CONTEXT_TOKENS <= int(digits) != excluded_number:
                 return int(digits)
     return None
 
@@ -204,23 +204,23 @@ def translate_status(
         )
     if status in _TRANSIENT_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         is_busy = status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED_STATUS}
-        wait = requested_wait_seconds(headers, body, now)
-        wait_hint = f"it asks to wait {wait:g} s; " if wait else ""
+        wait_seconds = requested_wait_seconds(headers, body, now)
+        wait_hint = f"it asks to wait {wait_seconds:g} s; " if wait_seconds else ""
         return RequestFailed(
             f"{endpoint} returned status {status}{_join_codes(body)}; {wait_hint}try again later",
-            notice=_busy_notice(wait) if is_busy or wait else "",
+            notice=_busy_notice(wait_seconds) if is_busy or wait_seconds else "",
             is_retryable=True,
-            retry_after_seconds=wait,
+            retry_after_seconds=wait_seconds,
             is_down=status >= HTTPStatus.INTERNAL_SERVER_ERROR,
         )
     if status < HTTPStatus.BAD_REQUEST:
-        setting = endpoint.setting_name("BASE_URL")
-        problem = f"redirects to another address ({status}); correct {setting}"
+        setting_name = endpoint.setting_name("BASE_URL")
+        problem = f"redirects to another address ({status}); correct {setting_name}"
     elif status == HTTPStatus.BAD_REQUEST and _WORD_PATTERNS["unreadable_image"].search(body):
         problem = "cannot read an image in the prompt (400); replace the image in the preset"
     else:
-        details = _join_codes(body) + _find_named_parameters(body, parameters)
-        problem = f"rejected the request ({status}{details}); check the preset's parameters"
+        quoted_details = _join_codes(body) + _find_named_parameters(body, parameters)
+        problem = f"rejected the request ({status}{quoted_details}); check the preset's parameters"
     message = f"{endpoint} {problem}"
     return RequestFailed(message, notice=_CONFIGURATION_NOTICE, counts_as_failure=False)
 
@@ -229,8 +229,8 @@ def _busy_notice(wait_seconds: float) -> Text:
     """Return the notice for a busy provider; mention the wait if it is long."""
     if wait_seconds < _MIN_REPORTED_WAIT_SECONDS:
         return _BUSY_NOTICE
-    time = format_rough_time(wait_seconds)
-    return translatable("The model is busy right now. Please try again in {time}.", time=time)
+    rough_time = format_rough_time(wait_seconds)
+    return translatable("The model is busy right now. Please try again in {time}.", time=rough_time)
 
 
 def format_rough_time(seconds: float) -> str:
@@ -244,14 +244,14 @@ def format_rough_time(seconds: float) -> str:
 def _translate_refusal(
     endpoint: Endpoint, model: str, status: int, body: bytes
 ) -> RequestFailed | None:
-    error = next((one for one in _KNOWN_ERRORS if one.matches(status, body)), None)
+    refusal = next((one for one in _KNOWN_ERRORS if one.matches(status, body)), None)
     # llama.cpp and proxies use 500 for errors that others report as 400.
-    if error is None or (status > HTTPStatus.INTERNAL_SERVER_ERROR and error.kind != "memory"):
+    if refusal is None or (status > HTTPStatus.INTERNAL_SERVER_ERROR and refusal.kind != "memory"):
         return None
-    is_permanent = error.is_permanent or _WORD_PATTERNS["always_too_large"].search(body)
+    is_permanent = refusal.is_permanent or _WORD_PATTERNS["always_too_large"].search(body)
     if status in _TRANSIENT_STATUSES and not is_permanent:
         return None
-    problem = error.message.format(
+    problem = refusal.message.format(
         status=status,
         codes=_join_codes(body),
         model=model,
@@ -262,11 +262,11 @@ def _translate_refusal(
     )
     return RequestFailed(
         f"{endpoint} {problem}",
-        notice=_NOTICES.get(error.kind, _CONFIGURATION_NOTICE),
+        notice=_NOTICES_BY_KIND.get(refusal.kind, _CONFIGURATION_NOTICE),
         counts_as_failure=False,
-        is_lasting=error.affects_all_prompts,
-        rejects_system_role=error.kind == "roles",
-        rejected_length=read_length_limits(body) if error.kind == "too long" else None,
+        is_lasting=refusal.affects_all_prompts,
+        rejects_system_role=refusal.kind == "roles",
+        rejected_length=read_length_limits(body) if refusal.kind == "too long" else None,
     )
 
 
@@ -275,13 +275,13 @@ def translate_error_event(
     model: str,
     data: bytes,
     now: float,
-    statuses: Mapping[str, int] = MappingProxyType({}),
+    status_by_error_type: Mapping[str, int] = MappingProxyType({}),
 ) -> RequestFailed:
-    """Return the error for a stream's error event; `statuses` maps error types to HTTP statuses."""
-    status = _find_status(data, statuses)
+    """Return the error for a stream's error event, using `status_by_error_type`."""
+    status = _find_status(data, status_by_error_type)
     if status is None:
-        is_refused = any(one.matches(0, data) for one in _KNOWN_ERRORS)
-        status = HTTPStatus.BAD_REQUEST if is_refused else HTTPStatus.BAD_GATEWAY
+        is_known_refusal = any(one.matches(0, data) for one in _KNOWN_ERRORS)
+        status = HTTPStatus.BAD_REQUEST if is_known_refusal else HTTPStatus.BAD_GATEWAY
     return translate_status(endpoint, model, status, {}, data, now)
 
 
@@ -302,13 +302,13 @@ def unreachable_error(endpoint: Endpoint, reason: str) -> RequestFailed:
 
 
 def timeout_error(
-    endpoint: Endpoint, problem: str, seconds: float, field: str, *, is_silent: bool = False
+    endpoint: Endpoint, problem: str, seconds: float, field: str, *, sent_nothing: bool = False
 ) -> RequestFailed:
     """Return the error, which is not retried, for exceeding the timeout that `field` sets."""
-    name = endpoint.setting_name(field)
-    remedy = f"use another provider or `fallbacks`, or raise {name} to wait longer"
+    setting_name = endpoint.setting_name(field)
+    remedy = f"use another provider or `fallbacks`, or raise {setting_name} to wait longer"
     message = f"{endpoint} sent {problem} within {seconds:g} s; {remedy}"
-    return RequestFailed(message, is_lasting=is_silent, is_down=is_silent)
+    return RequestFailed(message, is_lasting=sent_nothing, is_down=sent_nothing)
 
 
 def suspended_timeout_error(endpoint: Endpoint) -> RequestFailed:
@@ -323,32 +323,32 @@ def _read_error_detail(body: bytes) -> Mapping[str, object]:
         decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
-    first = decoded[0] if isinstance(decoded, list) and decoded else decoded
-    if not isinstance(first, dict):
+    first_item = decoded[0] if isinstance(decoded, list) and decoded else decoded
+    if not isinstance(first_item, dict):
         return {}
-    error = first.get("error")
-    return error if isinstance(error, dict) else first
+    error = first_item.get("error")
+    return error if isinstance(error, dict) else first_item
 
 
 def _join_codes(body: bytes) -> str:
     detail = _read_error_detail(body)
-    values = (detail.get(name) for name in ("code", "type", "param"))
-    codes = [word for word in values if isinstance(word, str) and _ERROR_CODE.fullmatch(word)]
+    fields = (detail.get(name) for name in ("code", "type", "param"))
+    codes = [word for word in fields if isinstance(word, str) and _CODE_PATTERN.fullmatch(word)]
     return "".join(f", {code}" for code in dict.fromkeys(codes))
 
 
 def _find_named_parameters(body: bytes, parameters: Collection[str]) -> str:
-    words = set(re.findall(rb"[a-z_]+", body))
-    return "".join(f", {name}" for name in parameters if name.encode() in words)
+    body_words = set(re.findall(rb"[a-z_]+", body))
+    return "".join(f", {name}" for name in parameters if name.encode() in body_words)
 
 
-def _find_status(data: bytes, statuses: Mapping[str, int]) -> int | None:
+def _find_status(data: bytes, status_by_error_type: Mapping[str, int]) -> int | None:
     detail = _read_error_detail(data)
-    kind, code = detail.get("type"), detail.get("code")
-    if isinstance(kind, str) and kind in statuses:
-        return statuses[kind]
+    error_type, code = detail.get("type"), detail.get("code")
+    if isinstance(error_type, str) and error_type in status_by_error_type:
+        return status_by_error_type[error_type]
     # OpenRouter and llama.cpp put the HTTP status in `code`
     if isinstance(code, str) and code.isascii() and code.isdecimal():
         code = int(code)
-    is_status = isinstance(code, int) and HTTPStatus.BAD_REQUEST <= code < 600
-    return code if isinstance(code, int) and is_status else None
+    is_error_status = isinstance(code, int) and HTTPStatus.BAD_REQUEST <= code < 600
+    return code if isinstance(code, int) and is_error_status else None

@@ -24,10 +24,10 @@ from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, Template
 from bot.ports import Backend, Clock, TextTokenCounter
 from bot.prompting.text.tokens import EncodingCounter, counter_for_model, find_encoding
 
-_INITIAL_RATIO = 1.25  # assumed for an unknown tokenizer; most yield fewer tokens
+_INITIAL_TOKEN_RATIO = 1.25  # assumed for an unknown tokenizer; most yield fewer tokens
 _ESTIMATE_MARGIN = 1.05
-_RATIO_DECAY = 0.98  # per answer
-_MIN_RATIO, _MAX_RATIO = 0.5, 4.0  # in case a service reports wrong counts
+_TOKEN_RATIO_DECAY = 0.98  # per answer
+_MIN_TOKEN_RATIO, _MAX_TOKEN_RATIO = 0.5, 4.0  # in case a service reports wrong counts
 _MAX_LEARNED_MESSAGES = 32  # counting a longer prompt again costs too much time
 _MIN_TOKENS_TO_LEARN_FROM = 100  # in shorter prompts, text that the service adds distorts the ratio
 _CONTEXT_TO_ANSWER_RATIO = 4  # a quarter of the context, for an answer without a limit
@@ -42,7 +42,7 @@ class PromptTokenEstimator:
     def __init__(self) -> None:
         self._ratios: dict[str, float] = {}
 
-    async def count(self, prompt: Prompt, model: str) -> int:
+    async def count_prompt(self, prompt: Prompt, model: str) -> int:
         token_counter, ratio = self._find_counter_and_ratio(model)
         return math.ceil(await token_counter.count_prompt(prompt) * ratio)
 
@@ -52,11 +52,11 @@ class PromptTokenEstimator:
         await token_counter.load()
         return token_counter
 
-    def learn_from_count(self, prompt: Prompt, model: str, tokens: int) -> None:
+    def learn_from_count(self, prompt: Prompt, model: str, token_count: int) -> None:
         """Adjust the model's correction factor to a reported token count (0: unknown)."""
         token_counter, old_ratio = self._find_counter_and_ratio(model)
         if (
-            tokens <= 0
+            token_count <= 0
             or len(prompt.messages) > _MAX_LEARNED_MESSAGES
             or not token_counter.is_loaded
         ):
@@ -64,33 +64,33 @@ class PromptTokenEstimator:
         has_images = any(map(attrgetter("parts"), prompt.messages))
         if has_images or prompt.tools or prompt.tool_exchanges:  # not counted here
             return
-        own_count = token_counter.prompt_tokens(prompt)
-        if own_count < _MIN_TOKENS_TO_LEARN_FROM:
+        estimated_count = token_counter.prompt_tokens(prompt)
+        if estimated_count < _MIN_TOKENS_TO_LEARN_FROM:
             return
-        ratio = tokens / own_count
+        ratio = token_count / estimated_count
         new_ratio = max(old_ratio, ratio)
         if find_encoding(model) is None:
-            new_ratio = max(old_ratio * _RATIO_DECAY, ratio * _ESTIMATE_MARGIN)
-        self._ratios[model] = min(_MAX_RATIO, max(_MIN_RATIO, new_ratio))
+            new_ratio = max(old_ratio * _TOKEN_RATIO_DECAY, ratio * _ESTIMATE_MARGIN)
+        self._ratios[model] = min(_MAX_TOKEN_RATIO, max(_MIN_TOKEN_RATIO, new_ratio))
 
     def learn_from_rejection(
-        self, prompt: Prompt, model: str, rejected: RejectedLength
+        self, prompt: Prompt, model: str, rejection: RejectedLength
     ) -> int | None:
         """Adjust the model's correction factor to a rejected prompt; return the new estimate."""
         token_counter, ratio = self._find_counter_and_ratio(model)
         if not token_counter.is_loaded:
             return None
-        own_count = max(1, token_counter.prompt_tokens(prompt))
-        estimate, context = math.ceil(own_count * ratio), rejected.context_tokens
-        tokens = rejected.prompt_tokens
-        if tokens is None and context is not None and estimate <= context:
-            tokens = context + 1
+        counted_tokens = max(1, token_counter.prompt_tokens(prompt))
+        estimate, context_tokens = math.ceil(counted_tokens * ratio), rejection.context_tokens
+        tokens = rejection.prompt_tokens
+        if tokens is None and context_tokens is not None and estimate <= context_tokens:
+            tokens = context_tokens + 1
         if tokens is not None and tokens > estimate:
-            self._ratios[model] = min(_MAX_RATIO, tokens / own_count * _ESTIMATE_MARGIN)
+            self._ratios[model] = min(_MAX_TOKEN_RATIO, tokens / counted_tokens * _ESTIMATE_MARGIN)
         return max(estimate, tokens or 0)
 
     def _find_counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:
-        initial_ratio = _INITIAL_RATIO if find_encoding(model) is None else 1.0
+        initial_ratio = _INITIAL_TOKEN_RATIO if find_encoding(model) is None else 1.0
         return counter_for_model(model), self._ratios.get(model, initial_ratio)
 
 
@@ -102,7 +102,7 @@ class HttpChatBackend(Backend, Generic[S]):
         settings: S,
         name: str,
         connection: KeyRotation[Any],
-        new_parser: Callable[[ResponseContext], StreamParser],
+        make_parser: Callable[[ResponseContext], StreamParser],
         clock: Clock,
     ) -> None:
         self._settings = settings
@@ -114,7 +114,7 @@ class HttpChatBackend(Backend, Generic[S]):
             settings,
             self._endpoint,
             lambda *given: connection.send(lambda one: one.post(*given)),
-            new_parser,
+            make_parser,
             clock=clock,
         )
 
@@ -130,17 +130,17 @@ class HttpChatBackend(Backend, Generic[S]):
         learn_limit = partial(self._learn_context_limit, prompt, model)
         return self._request_runner.run(request, learn_count, learn_limit)
 
-    def _learn_context_limit(self, prompt: Prompt, model: str, rejected: RejectedLength) -> None:
-        tokens = self._estimator.learn_from_rejection(prompt, model, rejected)
-        context = rejected.context_tokens
-        if context is None and tokens is not None:
-            context = int(tokens * _ASSUMED_CONTEXT_SHARE)
-        if context is not None:
-            self._learned_contexts[model] = context
+    def _learn_context_limit(self, prompt: Prompt, model: str, rejection: RejectedLength) -> None:
+        tokens = self._estimator.learn_from_rejection(prompt, model, rejection)
+        context_tokens = rejection.context_tokens
+        if context_tokens is None and tokens is not None:
+            context_tokens = int(tokens * _ASSUMED_CONTEXT_SHARE)
+        if context_tokens is not None:
+            self._learned_contexts[model] = context_tokens
 
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
-        return await self._estimator.count(prompt, self._resolve_model(prompt))
+        return await self._estimator.count_prompt(prompt, self._resolve_model(prompt))
 
     @override
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
@@ -150,11 +150,11 @@ class HttpChatBackend(Backend, Generic[S]):
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
         model = prompt.model if prompt.model != "default" else self._settings.model or ""
         limits = (self._context_tokens, self._learned_contexts.get(model))
-        context = min((each for each in limits if each is not None), default=None)
-        if context is None:
+        context_tokens = min((each for each in limits if each is not None), default=None)
+        if context_tokens is None:
             return None  # unknown until the service rejects a prompt as too long
-        output = prompt.output_limit or context // _CONTEXT_TO_ANSWER_RATIO
-        return context - output if output < context else context // 2
+        answer_size = prompt.output_limit or context_tokens // _CONTEXT_TO_ANSWER_RATIO
+        return context_tokens - answer_size if answer_size < context_tokens else context_tokens // 2
 
     @property
     def _context_tokens(self) -> int | None:

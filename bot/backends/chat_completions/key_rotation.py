@@ -56,29 +56,29 @@ class KeyRotation(Generic[C]):
     ) -> None:
         self._connect = connect
         self._clock = clock
-        file = settings.api_key_file
-        self._file = None if file is None else SecretFile(file, clock)
+        key_file = settings.api_key_file
+        self._file = None if key_file is None else SecretFile(key_file, clock)
         file_keys = set(self._file.secrets if self._file else ())
         keys = [key.get_secret_value() for key in settings.keys]
         self._configured_keys = [key for key in keys if key not in file_keys]
         self._connections: dict[str | None, C] = {}  # including keys since removed from the file
         self._usable_at = defaultdict[str | None, float](float)  # in monotonic seconds
         self._rotation = deque[str | None]()
-        self._connect_keys(keys or [None])
+        self._connect_with_keys(keys or [None])
 
-    def _connect_keys(self, keys: Sequence[str | None]) -> None:
+    def _connect_with_keys(self, keys: Sequence[str | None]) -> None:
         for key in keys:
             if key not in self._connections:
                 self._connections[key] = self._connect(None if key is None else SecretStr(key))
         self._rotation = deque(keys)
 
-    async def send(self, request: Callable[[C], Awaitable[T]]) -> T:
+    async def send(self, send_with_connection: Callable[[C], Awaitable[T]]) -> T:
         """Send a request with the next key; if that key is refused, retry with the others."""
         self._reload_key_file()
         for tries_left in reversed(range(len(self._rotation))):
-            key = self._next_key()
+            key = self._choose_next_key()
             try:
-                return await request(self._connections[key])
+                return await send_with_connection(self._connections[key])
             except HttpStatusError as error:
                 if not (self._skip_if_refused(key, error) and tries_left and self._has_usable_key):
                     raise
@@ -95,7 +95,7 @@ class KeyRotation(Generic[C]):
     def _has_usable_key(self) -> bool:
         return min(self._usable_at[key] for key in self._rotation) <= self._clock.monotonic()
 
-    def _next_key(self) -> str | None:
+    def _choose_next_key(self) -> str | None:
         """Return the next usable key or, if there is none, the key that becomes usable first."""
         now = self._clock.monotonic()
         key = min(self._rotation, key=lambda one: max(now, self._usable_at[one]))
@@ -106,16 +106,16 @@ class KeyRotation(Generic[C]):
         """Skip a key for a while if the service refused it, and return whether it was refused."""
         match error.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
-                seconds = _WRONG_KEY_PAUSE_SECONDS
+                pause_seconds = _WRONG_KEY_PAUSE_SECONDS
             case HTTPStatus.TOO_MANY_REQUESTS:
-                wait = requested_wait_seconds(error.headers, error.body, self._clock.now())
-                seconds = wait or _RATE_LIMIT_PAUSE_SECONDS
+                wait_seconds = requested_wait_seconds(error.headers, error.body, self._clock.now())
+                pause_seconds = wait_seconds or _RATE_LIMIT_PAUSE_SECONDS
             case _:
                 return False
         if len(self._rotation) > 1:
             number = [*self._connections].index(key) + 1
-            _log.warning("key_skipped", number=number, status=error.status, seconds=seconds)
-            self._usable_at[key] = self._clock.monotonic() + seconds
+            _log.warning("key_skipped", number=number, status=error.status, seconds=pause_seconds)
+            self._usable_at[key] = self._clock.monotonic() + pause_seconds
         return True
 
     def _reload_key_file(self) -> None:
@@ -124,5 +124,5 @@ class KeyRotation(Generic[C]):
         keys = list(dict.fromkeys([*self._configured_keys, *self._file.secrets]))
         new_keys = [key for key in keys if key not in self._connections]
         register_secrets(new_keys)
-        self._connect_keys(keys)
+        self._connect_with_keys(keys)
         _log.info("keys_reloaded", keys=len(keys), new=len(new_keys))

@@ -15,14 +15,14 @@ from bot.value_class import value_class
 @value_class
 class ValueCheck:
     is_valid: Callable[[object], bool]
-    expected: Text
+    expected_value: Text
 
 
 def number_check(low: float = -1e6, high: float = 1e6) -> ValueCheck:
-    expected = translatable("a number from {low} to {high}", low=f"{low:g}", high=f"{high:g}")
+    expected_value = translatable("a number from {low} to {high}", low=f"{low:g}", high=f"{high:g}")
     return ValueCheck(
         lambda value: is_number(value) and low <= value <= high,
-        expected if high < 1e6 else translatable("a number"),
+        expected_value if high < 1e6 else translatable("a number"),
     )
 
 
@@ -48,7 +48,7 @@ class ParameterTable:
     """The parameters that an API accepts, with a check for each value."""
 
     checks: Mapping[str, ValueCheck]
-    known_names: Text
+    name_list: Text
     aliases: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, str] = field(default_factory=dict)
 
@@ -62,15 +62,15 @@ class ParameterTable:
                 yield translatable(
                     "the parameter {name} must be {expected}, not {given}",
                     name=repr(name),
-                    expected=check.expected,
+                    expected=check.expected_value,
                     given=f"{value!r:.60}",
                 )
 
     def _suggest_name(self, name: str) -> Text:
-        snake_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
-        names = difflib.get_close_matches(snake_name, [*self.checks, *self.aliases], n=1)
+        snake_case_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
+        names = difflib.get_close_matches(snake_case_name, [*self.checks, *self.aliases], n=1)
         return (
-            translatable("did you mean {name}?", name=repr(names[0])) if names else self.known_names
+            translatable("did you mean {name}?", name=repr(names[0])) if names else self.name_list
         )
 
 

@@ -24,7 +24,7 @@ from bot.value_class import value_class
 
 
 @value_class
-class _Family:
+class _TagFamily:
     """How a family of models marks reasoning (a table in reasoning_families.toml)."""
 
     start: str
@@ -39,7 +39,7 @@ _CATALOG = tomllib.loads(Path(__file__).with_name("reasoning_families.toml").rea
 CALLEE_PATTERN: Final[str] = _CATALOG["parts"]["CALLEE"]
 """The part of a gpt-oss tag that announces a tool call."""
 TAG_FIRST_CHARS: Final = frozenset("<[◁")
-_FAMILIES = [_Family(**one) for one in _CATALOG["family"]]
+_TAG_FAMILIES = [_TagFamily(**one) for one in _CATALOG["family"]]
 
 
 class TagKind(Enum):
@@ -63,19 +63,19 @@ class Tag(NamedTuple):
 INCOMPLETE: Final = Tag(TagKind.INCOMPLETE, "")
 
 
-def _compile(pattern: str) -> "regex.Pattern[str]":
+def _compile_pattern(pattern: str) -> "regex.Pattern[str]":
     for name, part in reversed(_CATALOG["parts"].items()):
         pattern = pattern.replace(f"%{name}%", part)
     return regex.compile(pattern, regex.IGNORECASE)
 
 
 def _compile_tag(kind: TagKind) -> "regex.Pattern[str]":
-    one = "|".join(_CATALOG["tags"][kind.value])
-    return _compile(rf"(?:(?:{one})\s*)+" if kind is TagKind.TURN_END else one)
+    pattern = "|".join(_CATALOG["tags"][kind.value])
+    return _compile_pattern(rf"(?:(?:{pattern})\s*)+" if kind is TagKind.TURN_END else pattern)
 
 
 _REASONING_TAGS = (
-    *((_compile(family.start), TagKind.START, family) for family in _FAMILIES),
+    *((_compile_pattern(family.start), TagKind.START, family) for family in _TAG_FAMILIES),
     *(
         (_compile_tag(kind), kind, None)
         for kind in (TagKind.LONE_END, TagKind.MARKER, TagKind.TURN_END, TagKind.WRAPPER)
@@ -90,31 +90,31 @@ def match_tag(text: str, position: int, *, may_continue: bool = False) -> Tag | 
 
     If `may_continue`, return `INCOMPLETE` where more text could complete a tag.
     """
-    found: Tag | None = None
+    longest_tag: Tag | None = None
     for pattern, kind, family in _possible_tags(text[position : position + _TAG_HEAD_CHARS]):
         match = pattern.match(text, position, partial=may_continue)
         if match is None:
             continue
         if match.partial:
             return INCOMPLETE
-        if found is None or len(match[0]) > len(found.text):
-            end = family.end if family else "</{name}>" if kind is TagKind.WRAPPER else ""
-            groups = tuple(sorted(match.groupdict().items()))
-            end_pattern = _compile_end_tag(end, groups) if end else None
+        if longest_tag is None or len(match[0]) > len(longest_tag.text):
+            end_template = family.end if family else "</{name}>" if kind is TagKind.WRAPPER else ""
+            named_groups = tuple(sorted(match.groupdict().items()))
+            end_pattern = _compile_end_tag(end_template, named_groups) if end_template else None
             is_ambiguous = family is not None and family.is_ambiguous
             is_markup = family is not None and family.is_markup
-            found = Tag(kind, match[0], end_pattern, is_ambiguous, is_markup)
-    return found
+            longest_tag = Tag(kind, match[0], end_pattern, is_ambiguous, is_markup)
+    return longest_tag
 
 
 @lru_cache(4096)
-def _possible_tags(head: str) -> "Sequence[tuple[regex.Pattern[str], TagKind, _Family | None]]":
+def _possible_tags(head: str) -> "Sequence[tuple[regex.Pattern[str], TagKind, _TagFamily | None]]":
     return [each for each in _REASONING_TAGS if each[0].match(head, partial=True)]
 
 
 @lru_cache(256)
-def _compile_end_tag(end: str, groups: tuple[tuple[str, str], ...]) -> "regex.Pattern[str]":
-    return _compile(end.format(**{name: regex.escape(text) for name, text in groups}))
+def _compile_end_tag(template: str, groups: tuple[tuple[str, str], ...]) -> "regex.Pattern[str]":
+    return _compile_pattern(template.format(**{name: regex.escape(text) for name, text in groups}))
 
 
 def find_reasoning_tokens(
@@ -130,7 +130,7 @@ def find_reasoning_tokens(
         if tag and tag.text == word and tag.kind in {TagKind.START, TagKind.LONE_END}:
             tokens[word] = None
             end_tokens |= {word} if tag.kind is TagKind.LONE_END else set()
-    for family in _FAMILIES:
+    for family in _TAG_FAMILIES:
         if family.tokens and all(one in all_text for one in family.identified_by or family.tokens):
             tokens |= dict.fromkeys(family.tokens)
             end_tokens.add(family.tokens[-1])
@@ -171,16 +171,16 @@ def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningF
     )
 
 
-def with_open_tag(reasoning: ReasoningFormat, prompt: Sequence[TextSpan]) -> ReasoningFormat:
+def with_open_tag(reasoning_format: ReasoningFormat, prompt: Sequence[TextSpan]) -> ReasoningFormat:
     """Return the format, with `open_tag` set if the prompt ends in a start tag."""
     if not prompt or not prompt[-1].trusted:
-        return reasoning
-    end = prompt[-1].text.rstrip()
-    for match in _TAG_START.finditer(end):
-        tag = match_tag(end, match.start())
-        if tag and tag.kind is TagKind.START and end.endswith(tag.text, match.start()):
-            return replace(reasoning, open_tag=tag.text)
-    return reasoning
+        return reasoning_format
+    prompt_end = prompt[-1].text.rstrip()
+    for match in _TAG_START.finditer(prompt_end):
+        tag = match_tag(prompt_end, match.start())
+        if tag and tag.kind is TagKind.START and prompt_end.endswith(tag.text, match.start()):
+            return replace(reasoning_format, open_tag=tag.text)
+    return reasoning_format
 
 
 class SeparatedText(NamedTuple):
@@ -195,9 +195,9 @@ class SeparatedText(NamedTuple):
 class ReasoningParser:
     """Separates reasoning from answer in streamed text, which may arrive in chunks of any size."""
 
-    def __init__(self, reasoning: ReasoningFormat = ANY_FORMAT) -> None:
-        self._may_have_tags = reasoning.may_have_tags
-        self._keeps_tool_calls = reasoning.keeps_tool_calls
+    def __init__(self, reasoning_format: ReasoningFormat = ANY_FORMAT) -> None:
+        self._may_have_tags = reasoning_format.may_have_tags
+        self._keeps_tool_calls = reasoning_format.keeps_tool_calls
         self._end_pattern: regex.Pattern[str] | None = None  # None outside of reasoning
         # A start tag and text, which are reasoning only if the end tag arrives; None: certain.
         self._pending_parts: list[str] | None = None
@@ -215,12 +215,12 @@ class ReasoningParser:
         self._retracts_earlier_text = False
         self.unmatched_end_tag: str | None = None
         """The end tag of reasoning that had no start tag, if any."""
-        if reasoning.open_tag is not None:
-            tag = match_tag(reasoning.open_tag, 0)
+        if reasoning_format.open_tag is not None:
+            tag = match_tag(reasoning_format.open_tag, 0)
             self._end_pattern = tag and tag.end_pattern
             self._has_reasoned = True
-        elif reasoning.assumed_end_tag is not None:
-            self._end_pattern = regex.compile(regex.escape(reasoning.assumed_end_tag))
+        elif reasoning_format.assumed_end_tag is not None:
+            self._end_pattern = regex.compile(regex.escape(reasoning_format.assumed_end_tag))
             self._pending_parts, self._may_lack_start = [""], True
 
     def feed(self, text: str) -> SeparatedText:
@@ -233,7 +233,7 @@ class ReasoningParser:
         self._held_text += text
         while self._held_text and self._parse_step():
             pass
-        return self._collect_result()
+        return self._take_separated_text()
 
     def record_separate_reasoning(self) -> None:
         """Record that the provider sends reasoning separately, so the text contains none."""
@@ -241,25 +241,25 @@ class ReasoningParser:
         if self._may_lack_start and not any(self._pending_parts or ()):
             self._end_pattern, self._pending_parts, self._may_lack_start = None, None, False
 
-    def flush(self, *, is_cut: bool = False, has_calls: bool = False) -> SeparatedText:
+    def flush(self, *, is_cut: bool = False, has_tool_calls: bool = False) -> SeparatedText:
         """End the answer (`is_cut`: it was cut off), and return the text still held back."""
-        self._is_final, self._has_calls = True, has_calls
+        self._is_final, self._has_calls = True, has_tool_calls
         while self._held_text and self._parse_step():
             pass
         if self._end_pattern is not None:
-            is_answer = self._pending_parts is not None and not (self._may_lack_start and is_cut)
-            parts = self._answer if is_answer else self._reasoning
-            parts.extend(self._pending_parts or ())
+            is_in_answer = self._pending_parts is not None and not (self._may_lack_start and is_cut)
+            target_parts = self._answer if is_in_answer else self._reasoning
+            target_parts.extend(self._pending_parts or ())
         elif not self._has_reasoned:
             self._answer.append(self._held_text)
         self._end_pattern, self._pending_parts, self._held_text = None, None, ""
-        return self._collect_result()
+        return self._take_separated_text()
 
-    def _collect_result(self) -> SeparatedText:
+    def _take_separated_text(self) -> SeparatedText:
         answer, reasoning = "".join(self._answer), "".join(self._reasoning)
-        separated = SeparatedText(answer, reasoning, self._retracts_earlier_text)
+        separated_text = SeparatedText(answer, reasoning, self._retracts_earlier_text)
         self._answer, self._reasoning, self._retracts_earlier_text = [], [], False
-        return separated
+        return separated_text
 
     def _parse_step(self) -> bool:
         if self._end_pattern is not None:
@@ -319,30 +319,30 @@ class ReasoningParser:
             self._pending_parts = None if is_certain else [tag.text]
 
     def _parse_answer(self) -> bool:
-        for first in _TAG_START.finditer(self._held_text):
-            at = first.start()
+        for start_match in _TAG_START.finditer(self._held_text):
+            at = start_match.start()
             tag = self._match_held_tag(at)
             if tag is None:
                 continue
             if tag is INCOMPLETE:
-                return self._hold_rest(at)
-            before, after = self._held_text[:at], self._held_text[at + len(tag.text) :]
-            if self._is_quoted(before):
+                return self._hold_text_from(at)
+            text_before, text_after = self._held_text[:at], self._held_text[at + len(tag.text) :]
+            if self._is_quoted(text_before):
                 continue
             if tag.kind is TagKind.TURN_END:
-                if after.strip() or "<s>" in self._find_code_context(before)[1]:
+                if text_after.strip() or "<s>" in self._find_code_context(text_before)[1]:
                     continue
                 self._emit_answer(self._held_text[:at])
                 self._held_text = "" if self._is_final else self._held_text[at:]
                 return False
             if tag.kind is TagKind.LONE_END:
-                return self._handle_unmatched_end_tag(tag.text, before, after)
-            self._emit_answer(before)
-            self._held_text = after
+                return self._handle_unmatched_end_tag(tag.text, text_before, text_after)
+            self._emit_answer(text_before)
+            self._held_text = text_after
             _, line = self._find_code_context("")
             self._begin_tagged_text(tag, is_certain=not tag.is_markup or not line.strip())
             return True
-        return self._hold_rest(len(self._held_text))
+        return self._hold_text_from(len(self._held_text))
 
     def _match_held_tag(self, position: int) -> Tag | None:
         tag = match_tag(self._held_text, position, may_continue=not self._is_final)
@@ -352,75 +352,75 @@ class ReasoningParser:
                 return INCOMPLETE if match.partial else Tag(TagKind.MARKER, match[0])
         return None if tag and tag.kind is TagKind.WRAPPER else tag
 
-    def _handle_unmatched_end_tag(self, tag: str, before: str, after: str) -> bool:
+    def _handle_unmatched_end_tag(self, tag: str, text_before: str, text_after: str) -> bool:
         """Decide whether the text before an end tag without a start tag was reasoning.
 
         It usually was. At the very end of an answer without tool calls, only the tag is removed.
         After earlier reasoning, a tag in the middle of a line is text that the answer mentions.
         Return False if more text is needed to decide.
         """
-        rest = after.lstrip()
-        if not rest and not self._is_final:
-            return self._hold_rest(len(before))
-        _, line = self._find_code_context(before)
-        is_at_line_edge = not line or "\n" in after[: len(after) - len(rest)]
-        if not rest and not self._has_calls:
-            self._emit_answer(before)
+        remaining_text = text_after.lstrip()
+        if not remaining_text and not self._is_final:
+            return self._hold_text_from(len(text_before))
+        _, line = self._find_code_context(text_before)
+        is_at_line_edge = not line or "\n" in text_after[: len(text_after) - len(remaining_text)]
+        if not remaining_text and not self._has_calls:
+            self._emit_answer(text_before)
             self._held_text = ""
         elif self._has_reasoned and not is_at_line_edge:
-            self._emit_answer(before + tag)
-            self._held_text = after
+            self._emit_answer(text_before + tag)
+            self._held_text = text_after
         else:
-            self._reasoning += [*self._answer, before]
+            self._reasoning += [*self._answer, text_before]
             self._answer, self._retracts_earlier_text = [], True
             self.unmatched_end_tag = tag
             self._has_reasoned, self._is_in_answer = True, False
-            self._held_text = after
+            self._held_text = text_after
         return True
 
-    def _hold_rest(self, position: int) -> bool:
+    def _hold_text_from(self, position: int) -> bool:
         self._emit_answer(self._held_text[:position])
         self._held_text = self._held_text[position:]
         return False
 
-    def _is_quoted(self, before: str) -> bool:
-        in_fence, line = self._find_code_context(before)
-        return in_fence or line.count("`") % 2 == 1 or line.endswith(_QUOTATION_MARKS)
+    def _is_quoted(self, text_before: str) -> bool:
+        is_in_fence, line = self._find_code_context(text_before)
+        return is_in_fence or line.count("`") % 2 == 1 or line.endswith(_QUOTATION_MARKS)
 
-    def _find_code_context(self, before: str) -> tuple[bool, str]:
-        """Return whether `before` ends in a code block, and the unfinished line at its end."""
+    def _find_code_context(self, text_before: str) -> tuple[bool, str]:
+        """Return whether `text_before` ends in a code block, and the unfinished line at its end."""
         new_text = "".join(self._new_texts)
         self._in_fence, self._line = _track_fence(self._in_fence, self._line, new_text)
         self._new_texts.clear()
-        return _track_fence(self._in_fence, self._line, before)
+        return _track_fence(self._in_fence, self._line, text_before)
 
 
 def _track_fence(is_in_fence: bool, line: str, text: str) -> tuple[bool, str]:
-    lines, _, line = f"{line}{text}".rpartition("\n")
-    return is_in_fence != (len(_CODE_FENCE.findall(lines)) % 2 == 1), line
+    finished_lines, _, line = f"{line}{text}".rpartition("\n")
+    return is_in_fence != (len(_CODE_FENCE.findall(finished_lines)) % 2 == 1), line
 
 
 async def separate_reasoning(
-    answer: AsyncGenerator[GenerationEvent, None], reasoning: ReasoningFormat, stop: Sequence[str]
+    answer: AsyncGenerator[GenerationEvent, None], reasoning: ReasoningFormat, stops: Sequence[str]
 ) -> AsyncGenerator[GenerationEvent, None]:
     """Yield tagged reasoning as `ReasoningDelta`s, and end the answer at a stop string."""
-    parser, stop_filter = ReasoningParser(reasoning), StopStringFilter(stop)
+    parser, stop_filter = ReasoningParser(reasoning), StopStringFilter(stops)
     async with aclosing(answer) as events:
         async for event in events:
             if not isinstance(event, Delta | Finish):
                 yield event
                 continue
             if isinstance(event, Delta):
-                parsed = parser.feed(event.text)
+                separated_text = parser.feed(event.text)
             else:
                 is_cut = event.reason is FinishReason.LENGTH
-                parsed = parser.flush(is_cut=is_cut, has_calls=bool(event.tool_calls))
-            if parsed.retracts_earlier_text:
-                stop_filter = StopStringFilter(stop)
+                separated_text = parser.flush(is_cut=is_cut, has_tool_calls=bool(event.tool_calls))
+            if separated_text.retracts_earlier_text:
+                stop_filter = StopStringFilter(stops)
                 yield Retraction()
-            if parsed.reasoning:
-                yield ReasoningDelta(parsed.reasoning)
-            text = stop_filter.feed(parsed.answer)
+            if separated_text.reasoning:
+                yield ReasoningDelta(separated_text.reasoning)
+            text = stop_filter.feed(separated_text.answer)
             if isinstance(event, Finish):
                 text += stop_filter.flush()
             if text:

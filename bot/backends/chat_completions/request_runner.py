@@ -80,12 +80,12 @@ class Timeouts:
         settings: ProviderSettings,
         endpoint: Endpoint,
         deadline: float,
-        time: Callable[[], float],
+        current_time: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._endpoint = endpoint
         self._deadline = deadline
-        self._now = time
+        self._now = current_time
         self._wait_seconds_left = settings.first_token_seconds
         # A slow self-hosted model also reasons longer.
         self._reasoning_seconds = max(REASONING_TIMEOUT_SECONDS, settings.first_token_seconds)
@@ -109,12 +109,12 @@ class Timeouts:
 
     def limit_wait(self, pause_seconds: float = 0.0) -> Self:
         """Limit the wait in a `with` block after a pause; raise `RequestFailed` on timeout."""
-        self._wait_started_at = start = self._now() + pause_seconds
-        if start > self._deadline:
-            raise self._timeout_error(start)
-        self._wait_ends_at = min(start + self._wait_seconds_left, self._deadline)
+        self._wait_started_at = start_time = self._now() + pause_seconds
+        if start_time > self._deadline:
+            raise self._timeout_error(start_time)
+        self._wait_ends_at = min(start_time + self._wait_seconds_left, self._deadline)
         if self._reasoning_seconds_left is not None:
-            self._wait_ends_at = min(self._wait_ends_at, start + self._reasoning_seconds_left)
+            self._wait_ends_at = min(self._wait_ends_at, start_time + self._reasoning_seconds_left)
         return self
 
     def __enter__(self) -> float:
@@ -122,22 +122,22 @@ class Timeouts:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Deduct the wait from the remaining time, and raise a timeout as `RequestFailed`."""
-        start, now = self._wait_started_at, self._now()
+        start_time, now = self._wait_started_at, self._now()
         late_seconds = now - self._wait_ends_at
-        self._deduct_wait(start, now, late_seconds)
+        self._deduct_wait(start_time, now, late_seconds)
         if isinstance(error, TimeoutError):
             if late_seconds > PROCESS_PAUSE_SECONDS:
                 raise errors.suspended_timeout_error(self._endpoint) from None
             raise self._timeout_error(now) from None
 
-    def _deduct_wait(self, start: float, now: float, late_seconds: float) -> None:
+    def _deduct_wait(self, start_time: float, now: float, late_seconds: float) -> None:
         if late_seconds > PROCESS_PAUSE_SECONDS:  # the process was suspended, which does not count
             self._deadline += late_seconds
             now -= late_seconds
-        if now > start:
-            self._wait_seconds_left -= now - start
+        if now > start_time:
+            self._wait_seconds_left -= now - start_time
             if self._reasoning_seconds_left is not None:
-                self._reasoning_seconds_left -= now - start
+                self._reasoning_seconds_left -= now - start_time
 
     def _timeout_error(self, now: float) -> RequestFailed:
         settings = self._settings
@@ -149,7 +149,7 @@ class Timeouts:
             return errors.timeout_error(self._endpoint, "no next token", *limit)
         if self._reasoning_seconds_left is None:
             limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
-            return errors.timeout_error(self._endpoint, "no first token", *limit, is_silent=True)
+            return errors.timeout_error(self._endpoint, "no first token", *limit, sent_nothing=True)
         limit = (self._reasoning_seconds, "FIRST_TOKEN_SECONDS")
         return errors.timeout_error(self._endpoint, "no answer after its reasoning", *limit)
 
@@ -193,17 +193,17 @@ class ChatRequestRunner:
         settings: ProviderSettings,
         endpoint: Endpoint,
         post: Callable[..., Awaitable[HttpResponse]],
-        new_parser: Callable[[ResponseContext], StreamParser],
+        make_parser: Callable[[ResponseContext], StreamParser],
         *,
         max_retries: int = retries.MAX_RETRIES,
-        new_breaker: Callable[[], CircuitBreaker] = CircuitBreaker,
+        make_breaker: Callable[[], CircuitBreaker] = CircuitBreaker,
         clock: Clock | None = None,
         random_source: random.Random | None = None,
     ) -> None:
         self._settings = settings
         self._endpoint = endpoint
         self._send = post
-        self._new_parser = new_parser
+        self._make_parser = make_parser
         self._max_retries = max_retries
         self._clock = clock or SystemClock()
         self._random = random_source or random.SystemRandom()
@@ -212,7 +212,7 @@ class ChatRequestRunner:
         """By model: until when requests with a fallback skip it, and its last error."""
         self._unmatched_end_tags: dict[str, str] = {}
         """By model: the end tag of its last reasoning that had no start tag."""
-        self._breakers = defaultdict[str, CircuitBreaker](new_breaker)
+        self._breakers = defaultdict[str, CircuitBreaker](make_breaker)
 
     def model_health(self) -> Sequence[ModelHealth]:
         """Return each model's latest failures, and whether its circuit breaker is open."""
@@ -224,12 +224,12 @@ class ChatRequestRunner:
     async def run(
         self,
         request: ChatRequest,
-        report_tokens: Callable[[int], None] | None = None,
+        report_prompt_tokens: Callable[[int], None] | None = None,
         report_rejected_length: Callable[[RejectedLength], None] | None = None,
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Send a request, stream its answer like `Backend.generate`, and report prompt lengths."""
-        time = asyncio.get_running_loop().time
-        deadline = time() + self._settings.total_seconds
+        current_time = asyncio.get_running_loop().time
+        deadline = current_time() + self._settings.total_seconds
         load_deadline = self._clock.monotonic() + self._settings.first_token_seconds
         retry_count = 0
         breaker = self._breakers[request.model]
@@ -240,16 +240,16 @@ class ChatRequestRunner:
             is_trial = breaker.is_open
             has_text = False
             try:
-                timeouts = Timeouts(self._settings, self._endpoint, deadline, time)
+                timeouts = Timeouts(self._settings, self._endpoint, deadline, current_time)
                 async with aclosing(self._attempt_once(request, timeouts)) as events:
                     async for event in events:
                         if isinstance(event, Delta | Retraction):
                             has_text = isinstance(event, Delta)
-                        elif report_tokens is not None and isinstance(event, Finish):
-                            report_tokens(event.usage.prompt_tokens)
+                        elif report_prompt_tokens is not None and isinstance(event, Finish):
+                            report_prompt_tokens(event.usage.prompt_tokens)
                         yield event
             except RequestFailed as error:
-                breaker.record(
+                breaker.record_outcome(
                     self._clock.monotonic(),
                     succeeded=not error.counts_as_failure,
                     is_down=error.is_down and not has_text,
@@ -261,40 +261,40 @@ class ChatRequestRunner:
                     raise _interrupted_error(error) from error
                 # A failed trial call is not retried; the next message is the next trial.
                 gives_up = breaker.is_open and (is_trial or request.has_fallback)
-                retry_state = (request, retry_count, load_deadline)
-                pause = None if gives_up else self._pause_before_retry(error, *retry_state)
-                if pause is None or pause >= deadline - time():
+                retry_args = (request, retry_count, load_deadline)
+                pause_seconds = None if gives_up else self._pause_before_retry(error, *retry_args)
+                if pause_seconds is None or pause_seconds >= deadline - current_time():
                     raise _unavailable_error(error, report_rejected_length) from error
-                rate_limit_wait = self._log_and_report_retry(error, request, pause)
+                rate_limit_wait = self._log_and_report_retry(error, request, pause_seconds)
             else:
-                breaker.record(self._clock.monotonic(), succeeded=True)
+                breaker.record_outcome(self._clock.monotonic(), succeeded=True)
                 self._lasting_errors.pop(request.model, None)
                 return
             retry_count += 1
             if rate_limit_wait is not None:
                 yield rate_limit_wait
-            await self._clock.sleep(pause)
+            await self._clock.sleep(pause_seconds)
 
     def _log_and_report_retry(
-        self, error: RequestFailed, request: ChatRequest, pause: float
+        self, error: RequestFailed, request: ChatRequest, pause_seconds: float
     ) -> RateLimitWait | None:
         names = {"provider": self._endpoint.name, "model": request.model}
-        _log.info("request_retried", **names, seconds=round(pause, 1), reason=str(error))
-        return RateLimitWait(pause) if error.retry_after_seconds else None
+        _log.info("request_retried", **names, seconds=round(pause_seconds, 1), reason=str(error))
+        return RateLimitWait(pause_seconds) if error.retry_after_seconds else None
 
     def _raise_if_still_failing(self, request: ChatRequest) -> None:
         """Raise the model's last error again if it probably persists and a fallback can answer."""
-        until, error = self._lasting_errors.get(request.model, (0.0, None))
+        lasts_until, error = self._lasting_errors.get(request.model, (0.0, None))
         if error is None or not request.has_fallback:
             return
-        if self._clock.monotonic() < until:
+        if self._clock.monotonic() < lasts_until:
             raise BackendUnavailable(str(error), error.notice) from error
         self._record_lasting_error(error, request.model)  # lets this request try the model again
 
     def _record_lasting_error(self, error: RequestFailed, model: str) -> None:
         if error.is_lasting:
-            until = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
-            self._lasting_errors[model] = until, error
+            lasts_until = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
+            self._lasting_errors[model] = lasts_until, error
         else:
             self._lasting_errors.pop(model, None)
 
@@ -306,11 +306,11 @@ class ChatRequestRunner:
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
         """Wait until the breaker allows a call; raise `BackendUnavailable` if it stays open."""
-        max_wait = 0.0 if request.has_fallback else retries.MAX_BREAKER_WAIT_SECONDS
-        give_up_at = self._clock.monotonic() + max_wait
-        earlier_failures = breaker.failed_trials
-        while not breaker.allows(self._clock.monotonic()):
-            trial_failed = breaker.failed_trials > earlier_failures
+        max_wait_seconds = 0.0 if request.has_fallback else retries.MAX_BREAKER_WAIT_SECONDS
+        give_up_at = self._clock.monotonic() + max_wait_seconds
+        earlier_failure_count = breaker.failed_trial_count
+        while not breaker.allows_call(self._clock.monotonic()):
+            trial_failed = breaker.failed_trial_count > earlier_failure_count
             if trial_failed or self._clock.monotonic() >= give_up_at:
                 raise BackendUnavailable(
                     f"{self._endpoint} fails too often with {request.model!r}; calls are paused",
@@ -325,10 +325,10 @@ class ChatRequestRunner:
             return None if request.has_fallback else _LOADING_POLL_SECONDS
         if not error.is_retryable or retry_count >= self._max_retries:
             return None
-        max_wait = retries.MAX_RETRY_AFTER_SECONDS
+        max_wait_seconds = retries.MAX_RETRY_AFTER_SECONDS
         if request.has_fallback:
-            max_wait = retries.MAX_WAIT_BEFORE_FALLBACK_SECONDS
-        if error.retry_after_seconds > max_wait or not self._budget.spend_retry():
+            max_wait_seconds = retries.MAX_WAIT_BEFORE_FALLBACK_SECONDS
+        if error.retry_after_seconds > max_wait_seconds or not self._budget.spend_retry():
             return None
         jitter = self._random.uniform(0, retries.max_backoff_seconds(retry_count))
         return error.retry_after_seconds + jitter
@@ -348,11 +348,11 @@ class ChatRequestRunner:
             response = await self._post(request.build_without_system(), timeouts)
         try:
             parser = self._create_parser(response, request)
-            pauses = iter(_READ_PAUSES)
-            pause = 0.0
+            read_pauses = iter(_READ_PAUSES)
+            pause_seconds = 0.0
             while not parser.done:
-                chunk = await self._next_chunk(response, parser, timeouts, pause)
-                parsed = parser.feed(chunk) if chunk else parser.end()
+                chunk = await self._next_chunk(response, parser, timeouts, pause_seconds)
+                parsed = parser.feed(chunk) if chunk else parser.parse_end()
                 if parsed.has_progress:
                     timeouts.record_progress(has_text=bool(parsed.text))
                 if parser.reason is not None:
@@ -366,12 +366,12 @@ class ChatRequestRunner:
                 if parsed.error and parser.reason is None:
                     raise parsed.error
                 # No pause after a keep-alive: it would not count toward the timeouts.
-                is_flowing = parsed.has_progress and parser.reason is None
-                pause = next(pauses, _READ_PAUSES[-1]) if is_flowing else 0.0
+                answer_continues = parsed.has_progress and parser.reason is None
+                pause_seconds = next(read_pauses, _READ_PAUSES[-1]) if answer_continues else 0.0
         finally:
             await response.close()
         self._remember_unmatched_end_tag(parser, request.model)
-        yield parser.finish
+        yield parser.finish_event
 
     def _remember_unmatched_end_tag(self, parser: StreamParser, model: str) -> None:
         if parser.unmatched_end_tag is not None:
@@ -380,8 +380,8 @@ class ChatRequestRunner:
             self._unmatched_end_tags.pop(model, None)
 
     def _create_parser(self, response: HttpResponse, request: ChatRequest) -> StreamParser:
-        header = response.headers.get("content-type", "")
-        content_type = header.partition(";")[0].strip().lower()
+        content_type_header = response.headers.get("content-type", "")
+        content_type = content_type_header.partition(";")[0].strip().lower()
         if content_type == "text/html":
             raise errors.malformed_error(self._endpoint, "a web page")
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
@@ -398,14 +398,14 @@ class ChatRequestRunner:
             now=self._clock.now(),
             reasoning=reasoning,
         )
-        return self._new_parser(context)
+        return self._make_parser(context)
 
     async def _next_chunk(
-        self, response: HttpResponse, parser: StreamParser, timeouts: Timeouts, pause: float
+        self, response: HttpResponse, parser: StreamParser, timeouts: Timeouts, pause_seconds: float
     ) -> bytes:
         try:
-            with timeouts.limit_wait(pause) as until:
-                return await response.read(until, pause)
+            with timeouts.limit_wait(pause_seconds) as deadline:
+                return await response.read(deadline, pause_seconds)
         except (RequestFailed, ConnectionFailed) as error:
             if parser.reason is not None:
                 return b""  # the answer is complete, only its usage is missing
@@ -414,13 +414,13 @@ class ChatRequestRunner:
             raise errors.interrupted_error(self._endpoint, str(error)) from error
 
     async def _post(self, request: ChatRequest, timeouts: Timeouts) -> HttpResponse:
-        failures = translate_failures(self._endpoint, request.model, request.parameters)
-        with timeouts.limit_wait() as until, failures:
-            return await self._send(request.path, request.body, until, request.headers)
+        failure_translation = translate_failures(self._endpoint, request.model, request.parameters)
+        with timeouts.limit_wait() as deadline, failure_translation:
+            return await self._send(request.path, request.body, deadline, request.headers)
 
     async def check(
         self,
-        list_models: Awaitable[Sequence[str]],
+        model_list: Awaitable[Sequence[str]],
         models: Sequence[str] = (),
         *,
         lists_all: bool = True,
@@ -429,7 +429,7 @@ class ChatRequestRunner:
 
         With `lists_all`, it is also an error if the service does not list one of the models.
         """
-        names = await self.fetch_model_list(list_models, next(iter(models), "default"))
+        names = await self.fetch_model_list(model_list, next(iter(models), "default"))
         if names is None:
             endpoint = self._endpoint
             return f"answers at {endpoint.base_url}, but lists no models{endpoint.path_hint}"
@@ -438,11 +438,11 @@ class ChatRequestRunner:
             problem = f"{self._endpoint} has no model {{!r}} at {self._endpoint.base_url}; {{}}"
             lines = [problem.format(one, _suggest_models(one, names)) for one in missing_models]
             raise BackendUnavailable("\n".join(lines))
-        note = f", but does not list {', '.join(missing_models)}" if missing_models else ""
-        return f"answers at {self._endpoint.base_url}{note}"
+        missing_note = f", but does not list {', '.join(missing_models)}" if missing_models else ""
+        return f"answers at {self._endpoint.base_url}{missing_note}"
 
     async def fetch_model_list(
-        self, list_models: Awaitable[Sequence[str]], model: str = "default"
+        self, model_list: Awaitable[Sequence[str]], model: str = "default"
     ) -> Sequence[str] | None:
         """Return the service's models, or None if it has no model list.
 
@@ -450,13 +450,13 @@ class ChatRequestRunner:
         """
         try:
             async with asyncio.timeout(_CHECK_TIMEOUT_SECONDS):
-                return await list_models
+                return await model_list
         except HttpStatusError as error:
-            is_page = is_web_page(error.body)
-            if is_page and error.status == HTTPStatus.NOT_FOUND:
+            got_web_page = is_web_page(error.body)
+            if got_web_page and error.status == HTTPStatus.NOT_FOUND:
                 raise self._wrong_address_error(f"a web page ({error.status})") from error
             # Not every service has a model list, but every service reports a wrong key.
-            if error.status in _NO_MODEL_LIST_STATUSES and not is_page:
+            if error.status in _NO_MODEL_LIST_STATUSES and not got_web_page:
                 return None
             failure = translate_http_error(self._endpoint, model, error)
         except NoModelList as error:
@@ -520,8 +520,8 @@ def _suggest_models(model: str, models: Sequence[str]) -> str:
         return "it lists none"
     names = {one.lower(): one for one in models}
     matches = get_close_matches(model.lower(), names, n=1, cutoff=_MIN_SIMILARITY)
-    rest = f"t has {', '.join(models[:_MAX_NAMED_MODELS])}"
-    return f"did you mean {names[matches[0]]!r}? I{rest}" if matches else f"i{rest}"
+    sentence_end = f"t has {', '.join(models[:_MAX_NAMED_MODELS])}"
+    return f"did you mean {names[matches[0]]!r}? I{sentence_end}" if matches else f"i{sentence_end}"
 
 
 def read_model_list(body: bytes) -> Sequence[str]:

@@ -26,16 +26,16 @@ _MAX_ERROR_BYTES = 8192
 _NUMBER_PATTERN = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _UNIT_PATTERN = r"(?:ms|milliseconds?|[smhd]|secs?|seconds?|mins?|minutes?|hours?|days?)"
 _DURATION_PATTERN = rf"(?:{_NUMBER_PATTERN} ?{_UNIT_PATTERN} ?)+"
-_WAIT_FIELD = re.compile(
+_WAIT_FIELD_PATTERN = re.compile(
     r"(?:retry[-_]?after|retry[-_]?delay|ratelimit-reset)[\"' ]*[:=][\"' ]*([0-9][\w.:+-]*)"
 )
-_WAIT_WORDS = re.compile(
+_WAIT_WORDS_PATTERN = re.compile(
     rf"(?:again|retry|wait|available)\b[^0-9\n]{{0,25}}({_DURATION_PATTERN})(?!\w)"
 )
 
 
-def max_backoff_seconds(retries: int) -> float:
-    return min(_MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2.0**retries)
+def max_backoff_seconds(retry_count: int) -> float:
+    return min(_MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2.0**retry_count)
 
 
 def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) -> float:
@@ -43,12 +43,12 @@ def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) 
     seconds = parse_wait_seconds(headers.get("retry-after-ms"), now) / 1000
     seconds = seconds or parse_wait_seconds(headers.get("retry-after"), now)
     text = body[:_MAX_ERROR_BYTES].decode(errors="replace").lower()
-    for pattern in (_WAIT_FIELD, _WAIT_WORDS):
+    for pattern in (_WAIT_FIELD_PATTERN, _WAIT_WORDS_PATTERN):
         if not seconds and (match := pattern.search(text)):
             seconds = parse_wait_seconds(match[1], now)
     if seconds:
         return seconds
-    resets = (
+    reset_waits = (
         parse_wait_seconds(value, now)
         for name, value in ((name.lower(), value) for name, value in headers.items())
         if "ratelimit" in name
@@ -56,7 +56,7 @@ def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) 
         # Several limits may each have a reset time; only a used-up one matters.
         and headers.get(name.replace("reset", "remaining"), "0").strip() == "0"
     )
-    return max(resets, default=0)
+    return max(reset_waits, default=0)
 
 
 def parse_wait_seconds(value: str | None, now: float) -> float:
@@ -121,7 +121,7 @@ class CircuitBreaker:
         self._down_calls = 0
         self._down_requests = 0
         self._opened_at: float | None = None
-        self.failed_trials = 0
+        self.failed_trial_count = 0
 
     @property
     def is_open(self) -> bool:
@@ -131,7 +131,7 @@ class CircuitBreaker:
     def outcomes(self) -> Sequence[bool]:
         return tuple(self._outcomes)
 
-    def allows(self, now: float) -> bool:
+    def allows_call(self, now: float) -> bool:
         """Return whether a call may be made now; an open breaker allows one every five seconds."""
         if self._opened_at is None:
             return True
@@ -140,7 +140,7 @@ class CircuitBreaker:
         self._opened_at = now  # if this trial is never recorded, another one is allowed later
         return True
 
-    def record(
+    def record_outcome(
         self,
         now: float,
         *,
@@ -158,14 +158,14 @@ class CircuitBreaker:
                 self._opened_at = None
             elif is_trial:
                 self._opened_at = now
-                self.failed_trials += 1
+                self.failed_trial_count += 1
             self._outcomes.clear()
             self._forget_downtime()
             return
         self._outcomes.append(succeeded)
         failure_count = self._outcomes.count(False)
-        is_full = len(self._outcomes) == self._outcomes.maxlen
-        mostly_fails = is_full and failure_count >= self._failure_share * len(self._outcomes)
+        is_window_full = len(self._outcomes) == self._outcomes.maxlen
+        mostly_fails = is_window_full and failure_count >= self._failure_share * len(self._outcomes)
         if mostly_fails or self._record_downtime(now, is_down=is_down, is_retry=is_retry):
             self._opened_at = now
 

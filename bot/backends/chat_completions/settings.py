@@ -92,7 +92,7 @@ def provider_address(
     settings: HttpProviderSettings,
     provider: str,
     addresses: Mapping[str, str],
-    keyless: Collection[str] = (),
+    keyless_providers: Collection[str] = (),
 ) -> str:
     """Return the provider's address; raises ValueError if that or a required key is missing."""
     prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
@@ -100,6 +100,6 @@ def provider_address(
     if base_url is None:
         raise ValueError(f"provider {provider!r} has no address; set {prefix}BASE_URL")
     has_keys = bool(settings.keys) or settings.stored_keys
-    if not has_keys and settings.base_url is None and provider not in keyless:
+    if not has_keys and settings.base_url is None and provider not in keyless_providers:
         raise ValueError(f"provider {provider!r} has no key; set {prefix}API_KEY")
     return base_url

@@ -62,5 +62,5 @@ def _compile_char_pattern(chars: Collection[str]) -> re.Pattern[str]:
 
 def partial_match_length(text: str, stop: str) -> int:
     """Return the length of the longest suffix of `text` that is a proper prefix of `stop`."""
-    sizes = range(min(len(text), len(stop) - 1), 0, -1)
-    return next((size for size in sizes if text.endswith(stop[:size])), 0)
+    possible_lengths = range(min(len(text), len(stop) - 1), 0, -1)
+    return next((size for size in possible_lengths if text.endswith(stop[:size])), 0)

@@ -70,10 +70,10 @@ class SseParser:
         if self._is_at_start:
             self._is_at_start = False
             block = block.removeprefix(_BYTE_ORDER_MARK)
-        data: list[bytes] = []
+        data_lines: list[bytes] = []
         for line in block.split(b"\n"):
             if line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" "))
+                data_lines.append(line[5:].removeprefix(b" "))
             elif (
                 line
                 and not line.startswith(_FIELD_PREFIXES)
@@ -81,7 +81,7 @@ class SseParser:
             ):
                 self.stray_lines.append(line)
                 self._stray_bytes += len(line)
-        return [b"\n".join(data)] if data else []
+        return [b"\n".join(data_lines)] if data_lines else []
 
 
 @value_class
@@ -141,7 +141,7 @@ class StreamParser(ABC):
         self._has_events = self._has_events or bool(events)
         return self._parse_events(events)
 
-    def end(self) -> ParsedChunk:
+    def parse_end(self) -> ParsedChunk:
         """Parse the rest after the connection closes; report an incomplete answer as an error."""
         self.done = True
         try:
@@ -152,37 +152,37 @@ class StreamParser(ABC):
             )
         except ValueError as error:
             return self._malformed_chunk(str(error))
-        parsed = self._parse_events(last_events)
+        parsed_chunk = self._parse_events(last_events)
         self._has_events = self._has_events or bool(last_events)
-        if self.reason is None and parsed.error is None:
-            return self._parse_stray_lines(parsed)
-        return parsed
+        if self.reason is None and parsed_chunk.error is None:
+            return self._parse_stray_lines(parsed_chunk)
+        return parsed_chunk
 
-    def _split_plain_response(self, pieces: Sequence[bytes]) -> Sequence[bytes]:
-        body = b"".join(pieces).removeprefix(b"\xef\xbb\xbf")
+    def _split_plain_response(self, chunks: Sequence[bytes]) -> Sequence[bytes]:
+        body = b"".join(chunks).removeprefix(b"\xef\xbb\xbf")
         if body.startswith(_EVENT_STARTS):
             return [*self._sse.feed(body), *self._sse.flush()]
         return [body]
 
-    def _parse_stray_lines(self, parsed: ParsedChunk) -> ParsedChunk:
+    def _parse_stray_lines(self, parsed_chunk: ParsedChunk) -> ParsedChunk:
         """Parse lines outside of events: an error, or an answer in plain JSON."""
         lines, endpoint = self._sse.stray_lines, self._context.endpoint
         if not lines:
-            return replace(parsed, error=errors.interrupted_error(endpoint))
+            return replace(parsed_chunk, error=errors.interrupted_error(endpoint))
         if lines[0].lstrip().startswith(b"<"):
-            return replace(parsed, error=errors.malformed_error(endpoint, "a web page"))
+            return replace(parsed_chunk, error=errors.malformed_error(endpoint, "a web page"))
         body = lines[-1] if self._has_events else b"\n".join(lines)
-        result = self._parse_events([body.removeprefix(b"error:")])  # from older llama.cpp
+        stray_chunk = self._parse_events([body.removeprefix(b"error:")])  # from older llama.cpp
         if not self._has_events and self.reason is not None:
-            return result
+            return stray_chunk
         self.reason = None  # after events, only an error matters
-        return replace(parsed, error=result.error or errors.interrupted_error(endpoint))
+        return replace(parsed_chunk, error=stray_chunk.error or errors.interrupted_error(endpoint))
 
     @property
-    def finish(self) -> Finish:
+    def finish_event(self) -> Finish:
         calls = self._tool_calls.calls
-        attached = self._returned_fields.fields if calls else {}
-        return Finish(self.reason or FinishReason.STOP, self.usage, calls, attached)
+        attached_fields = self._returned_fields.fields if calls else {}
+        return Finish(self.reason or FinishReason.STOP, self.usage, calls, attached_fields)
 
     @property
     def unmatched_end_tag(self) -> str | None:
@@ -196,8 +196,8 @@ class StreamParser(ABC):
         and `usage` when known. Raises `RequestFailed`.
         """
 
-    def _read_plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
-        """Return the texts of consecutive events from `begin` that contain nothing but text."""
+    def _read_plain_texts(self, events: Sequence[bytes], start: int) -> Sequence[str]:
+        """Return the texts of consecutive events from `start` that contain nothing but text."""
         return ()
 
     def _add_text(self, text: str) -> None:
@@ -205,14 +205,14 @@ class StreamParser(ABC):
         if self._stop_filter.has_matched:
             self.reason, self.done = FinishReason.STOP, True
 
-    def _add_separated_text(self, parsed: SeparatedText) -> None:
-        if parsed.retracts_earlier_text:
+    def _add_separated_text(self, separated_text: SeparatedText) -> None:
+        if separated_text.retracts_earlier_text:
             self._reasoning += self._text
             self._text.clear()
             self._stop_filter = StopStringFilter(self._context.stop)
             self._retracts_earlier_text = True
-        self._reasoning.append(parsed.reasoning)
-        self._text.append(self._stop_filter.feed(parsed.answer))
+        self._reasoning.append(separated_text.reasoning)
+        self._text.append(self._stop_filter.feed(separated_text.answer))
 
     def _add_reasoning(self, text: str) -> None:
         self._reasoning.append(self._reasoning_joiner.feed(text))
@@ -244,16 +244,16 @@ class StreamParser(ABC):
             self._add_text(self._text_joiner.flush())
             self._reasoning.append(self._reasoning_joiner.flush())
             is_cut = self.reason is not FinishReason.STOP
-            has_calls = bool(self._tool_calls.calls)
+            has_tool_calls = bool(self._tool_calls.calls)
             parser = self._reasoning_parser
-            self._add_separated_text(parser.flush(is_cut=is_cut, has_calls=has_calls))
+            self._add_separated_text(parser.flush(is_cut=is_cut, has_tool_calls=has_tool_calls))
             self._text.append(self._stop_filter.flush())
         text, reasoning = "".join(self._text), "".join(self._reasoning)
-        parsed = ParsedChunk(text, reasoning, has_progress, error, self._retracts_earlier_text)
+        chunk = ParsedChunk(text, reasoning, has_progress, error, self._retracts_earlier_text)
         self._text.clear()
         self._reasoning.clear()
         self._retracts_earlier_text = False
-        return parsed
+        return chunk
 
 
 def decode_event(data: bytes) -> object:

@@ -28,9 +28,9 @@ from bot.errors import BackendUnavailable
 from bot.templates.capabilities import adapt_messages
 from bot.texts.text import translatable
 
-_INCLUDE_USAGE = {"include_usage": True}
+_STREAM_OPTIONS = {"include_usage": True}
 _MAX_STOP_STRINGS = 4  # OpenAI rejects more
-_ACCEPTED_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # names that OpenAI accepts; others are omitted
+_ACCEPTED_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # OpenAI's rule; others are omitted
 # In lower case. `model_length` is Mistral's, `max_tokens` Gemini's, `sensitive` Zhipu's.
 _FINISH_REASONS = {
     **dict.fromkeys(("length", "max_tokens", "model_length"), FinishReason.LENGTH),
@@ -39,18 +39,18 @@ _FINISH_REASONS = {
         FinishReason.FILTERED,
     ),
 }
-_EMPTY_REASONS = frozenset({"null", "none"})  # Qwen's servers send these words
+_EMPTY_FINISH_REASONS = frozenset({"null", "none"})  # Qwen's servers send these words
 _EMPTY_EVENTS = frozenset({b"", b"null", b"[]"})
 # From OpenRouter, DeepSeek, Zhipu, vLLM and SGLang.
 _FAILURE_REASONS = frozenset({"error", "insufficient_system_resource", "network_error", "abort"})
-_MAX_DATA_CHARS = 80  # an image in a request has millions
+_MAX_SHOWN_DATA_CHARS = 80  # an image in a request has millions
 
 
 def to_wire(
     prompt: Prompt, model: str, *, sends_names: bool = False, quirks: Quirks = NO_QUIRKS
 ) -> dict[str, object]:
     """Build a request; raise `BackendUnavailable` if the preset asks for several answers."""
-    body = {"stream_options": _INCLUDE_USAGE, **request_parameters(prompt)}
+    body = {"stream_options": _STREAM_OPTIONS, **build_request_parameters(prompt)}
     if prompt.max_output_tokens is not None:
         name = "max_completion_tokens" if "max_completion_tokens" in body else "max_tokens"
         preset_limit = body.get(name)
@@ -103,7 +103,7 @@ def _part_to_wire(part: str | Image) -> dict[str, object]:
     return {"type": "image_url", "image_url": {"url": part.url, **detail}}
 
 
-def request_parameters(prompt: Prompt) -> dict[str, object]:
+def build_request_parameters(prompt: Prompt) -> dict[str, object]:
     """Return the preset's parameters; raises `BackendUnavailable` if `n` is greater than 1."""
     if prompt.parameters.get("n") not in {None, 1}:
         raise BackendUnavailable(
@@ -119,9 +119,9 @@ def request_parameters(prompt: Prompt) -> dict[str, object]:
     }
 
 
-def _name_field(label: str | None) -> dict[str, str]:
-    name = (label or "").replace(" ", "_").replace("#", "-")
-    return {"name": name} if _ACCEPTED_NAME.fullmatch(name) else {}
+def _name_field(author_label: str | None) -> dict[str, str]:
+    name = (author_label or "").replace(" ", "_").replace("#", "-")
+    return {"name": name} if _ACCEPTED_NAME_PATTERN.fullmatch(name) else {}
 
 
 class ChatCompletionsParser(StreamParser):
@@ -130,11 +130,11 @@ class ChatCompletionsParser(StreamParser):
     _has_deltas = False
 
     @override
-    def _read_plain_texts(self, events: Sequence[bytes], begin: int) -> Sequence[str]:
+    def _read_plain_texts(self, events: Sequence[bytes], start: int) -> Sequence[str]:
         texts: list[str] = []
         decode = _plain_chunk_decoder.decode
         try:
-            for at in range(begin, len(events)):
+            for at in range(start, len(events)):
                 text = decode(events[at]).choices[0].delta.content
                 if not text:
                     break
@@ -155,20 +155,20 @@ class ChatCompletionsParser(StreamParser):
             return False
         chunk = self._decode(data)
         if chunk.usage:
-            self.usage = _to_usage(chunk.usage)
+            self.usage = _parse_usage(chunk.usage)
         choice = next((each for each in chunk.choices or () if each.is_first), None)
         if choice is None or self.reason is not None:
             return False
         has_content = self._add_choice(choice)
         if self._stop_filter.has_matched:
             return True
-        finish = str(choice.finish_reason or "").lower()
-        finish = "" if finish in _EMPTY_REASONS else finish
-        if finish in _FAILURE_REASONS:
+        finish_reason = str(choice.finish_reason or "").lower()
+        finish_reason = "" if finish_reason in _EMPTY_FINISH_REASONS else finish_reason
+        if finish_reason in _FAILURE_REASONS:
             raise errors.interrupted_error(self._context.endpoint)
-        if finish:
-            self.reason = _FINISH_REASONS.get(finish, FinishReason.STOP)
-        return bool(has_content or finish)
+        if finish_reason:
+            self.reason = _FINISH_REASONS.get(finish_reason, FinishReason.STOP)
+        return bool(has_content or finish_reason)
 
     def _add_choice(self, choice: "_Choice") -> bool:
         delta = choice.delta or choice.message or {"content": choice.text}
@@ -183,7 +183,7 @@ class ChatCompletionsParser(StreamParser):
             self._tool_calls.feed(calls)
             self._has_deltas = self._has_deltas or bool(text or reasoning)
         if choice.message:
-            self._tool_calls.replace(_find_tool_calls(choice.message))
+            self._tool_calls.replace_calls(_find_tool_calls(choice.message))
         return bool(text or reasoning or calls)
 
     def _decode(self, data: bytes) -> "_Chunk":
@@ -191,10 +191,10 @@ class ChatCompletionsParser(StreamParser):
         try:
             chunk = _decode_chunk(data)
         except (msgspec.ValidationError, ValueError, RecursionError):
-            what = "an event that is not a chat chunk"
-            raise errors.malformed_error(context.endpoint, what) from None
+            problem = "an event that is not a chat chunk"
+            raise errors.malformed_error(context.endpoint, problem) from None
         if chunk.error:
-            raise self._reported_error(decode_event(data))
+            raise self._translate_reported_error(decode_event(data))
         if chunk.choices is None and chunk.usage is None:
             event = decode_event(data)
             llama_cpp_chunk = _read_llama_cpp_chunk(event)
@@ -202,10 +202,10 @@ class ChatCompletionsParser(StreamParser):
                 self.done = self.done or llama_cpp_chunk.usage is not None  # no [DONE] follows
                 return llama_cpp_chunk
             if _is_error_report(event):
-                raise self._reported_error(event)
+                raise self._translate_reported_error(event)
         return chunk
 
-    def _reported_error(self, event: object) -> errors.RequestFailed:
+    def _translate_reported_error(self, event: object) -> errors.RequestFailed:
         data = to_storable_text(json.dumps(event, ensure_ascii=False)).encode()
         context = self._context
         return errors.translate_error_event(context.endpoint, context.model, data, context.now)
@@ -263,7 +263,7 @@ class _Chunk(msgspec.Struct):
     error: object = None
 
 
-def _to_usage(value: object) -> Usage:
+def _parse_usage(value: object) -> Usage:
     usage = value if isinstance(value, dict) else {}
     details = usage.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
@@ -285,15 +285,15 @@ def _read_llama_cpp_chunk(event: object) -> _Chunk | None:
         case {"content": str(text), "stop": False}:
             return _Chunk([_Choice(text=text)])
         case {"content": str(text), "stop": True, **rest}:
-            reason = "length" if rest.get("stop_type") == "limit" else "stop"
+            finish_reason = "length" if rest.get("stop_type") == "limit" else "stop"
             timings = rest.get("timings")
-            cached = timings.get("cache_n") if isinstance(timings, dict) else 0
+            cached_tokens = timings.get("cache_n") if isinstance(timings, dict) else 0
             usage = {
                 "prompt_tokens": rest.get("tokens_evaluated"),
                 "completion_tokens": rest.get("tokens_predicted"),
-                "prompt_tokens_details": {"cached_tokens": cached},
+                "prompt_tokens_details": {"cached_tokens": cached_tokens},
             }
-            return _Chunk([_Choice(text=text, finish_reason=reason)], usage)
+            return _Chunk([_Choice(text=text, finish_reason=finish_reason)], usage)
         case _:
             return None
 
@@ -306,8 +306,8 @@ def _is_error_report(event: object) -> bool:
         case {"detail": detail} if detail:
             return True
         case {"message": str(text), **more} if text:
-            is_named = more.get("code") is not None or more.get("type") is not None
-            return is_named or more.get("object") == "error"
+            has_error_name = more.get("code") is not None or more.get("type") is not None
+            return has_error_name or more.get("object") == "error"
         case _:
             return False
 
@@ -334,7 +334,7 @@ def _shorten_data(value: Any) -> Any:
     match value:
         case dict():
             return {
-                name: _cut_data(each) if name in {"url", "data"} else _shorten_data(each)
+                name: _shorten_data_string(each) if name in {"url", "data"} else _shorten_data(each)
                 for name, each in value.items()
             }
         case list() | tuple():
@@ -343,7 +343,7 @@ def _shorten_data(value: Any) -> Any:
             return value
 
 
-def _cut_data(data: object) -> object:
-    if not isinstance(data, str) or len(data) <= _MAX_DATA_CHARS:
+def _shorten_data_string(data: object) -> object:
+    if not isinstance(data, str) or len(data) <= _MAX_SHOWN_DATA_CHARS:
         return data
-    return f"{data[:_MAX_DATA_CHARS]}… ({len(data)} characters)"
+    return f"{data[:_MAX_SHOWN_DATA_CHARS]}… ({len(data)} characters)"

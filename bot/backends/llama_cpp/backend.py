@@ -11,10 +11,10 @@ import structlog
 from typing_extensions import override
 
 from bot.backends.chat_completions.stop_strings import collect_stop_strings
-from bot.backends.chat_completions.wire import request_parameters
+from bot.backends.chat_completions.wire import build_request_parameters
 from bot.backends.llama_cpp.engine import EngineConfig, EngineFailed, setting_prefix
 from bot.backends.llama_cpp.images import (
-    TEMPLATE_NOTICE,
+    UNUSABLE_TEMPLATE_NOTICE,
     count_image_tokens,
     encode_images,
     find_projector,
@@ -42,13 +42,13 @@ from bot.templates.renderer import (
 )
 from bot.texts.text import translatable
 
-_UNUSABLE_NOTICE = translatable(
+_UNUSABLE_MODEL_NOTICE = translatable(
     "The model on this machine cannot be used; the bot's operator has to fix it."
 )
 _MAX_CACHED_PROMPTS = 256
 _CONTEXT_TO_ANSWER_RATIO = 4  # a quarter of the context, for an answer without a limit
 _log = structlog.get_logger(__name__)
-_MAX_TEXT_CHARS = 300
+_MAX_LOGGED_TEXT_CHARS = 300
 
 
 class LlamaCpp(Backend, ConversationMemory):
@@ -72,30 +72,30 @@ class LlamaCpp(Backend, ConversationMemory):
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         model = await self._load_model(prompt.model)
         images = encode_images(prompt, model.path.stem, has_vision=model.has_vision)
-        rendered = await self._render(prompt, model)
+        rendering = await self._render(prompt, model)
         with model.queue.hold_ticket(prompt.conversation, prompt.asked_by) as ticket:
             async for position in model.queue.wait_for_admission(ticket):
                 yield position
-            async with aclosing(self._generate(model, prompt, rendered, images)) as events:
+            async with aclosing(self._generate(model, prompt, rendering, images)) as events:
                 async for event in events:
                     yield event
 
     async def _generate(
-        self, model: LoadedModel, prompt: Prompt, rendered: RenderedPrompt, images: Sequence[str]
+        self, model: LoadedModel, prompt: Prompt, rendering: RenderedPrompt, images: Sequence[str]
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Generate an answer; retry once if the engine crashes before the first token."""
         for tries_left in (1, 0):
-            restarts = model.engine.restarts
+            restart_count = model.engine.restarts
             try:
-                async with aclosing(model.generate(prompt, rendered, images)) as events:
+                async with aclosing(model.generate(prompt, rendering, images)) as events:
                     async for event in events:
                         yield event
             except BackendUnavailable:
-                if not (await model.engine.has_crashed(restarts) and tries_left):
+                if not (await model.engine.has_crashed(restart_count) and tries_left):
                     raise
                 await self._load_model(prompt.model)
             except BackendInterrupted:
-                await model.engine.has_crashed(restarts)
+                await model.engine.has_crashed(restart_count)
                 raise
             else:
                 return
@@ -113,7 +113,7 @@ class LlamaCpp(Backend, ConversationMemory):
     @override
     def is_sample_model(self, model: str) -> bool:
         try:
-            return self._find_model_file(model).name == model_store.DEFAULT_FILE
+            return self._find_model_file(model).name == model_store.DEFAULT_MODEL_FILE
         except SettingsError:
             return False
 
@@ -122,8 +122,8 @@ class LlamaCpp(Backend, ConversationMemory):
         try:
             path = self._find_model_file(model)
             entry = self._models.get(path)
-            own_template = entry.tokens.template if entry else await read_model_template(path)
-            return await self._renderer.tool_call_format(template, own_template) is not None
+            model_template = entry.tokens.template if entry else await read_model_template(path)
+            return await self._renderer.tool_call_format(template, model_template) is not None
         except (SettingsError, TemplateError):  # the request itself will report the error
             return False
 
@@ -159,7 +159,7 @@ class LlamaCpp(Backend, ConversationMemory):
             except SettingsError as error:
                 problems.append(str(error))
         if problems:
-            raise BackendUnavailable("\n".join(problems), _UNUSABLE_NOTICE)
+            raise BackendUnavailable("\n".join(problems), _UNUSABLE_MODEL_NOTICE)
         return ", ".join(dict.fromkeys(descriptions))
 
     def _describe_file(self, name: str) -> str:
@@ -185,9 +185,9 @@ class LlamaCpp(Backend, ConversationMemory):
     @override
     async def tokenize(self, prompt: Prompt) -> Sequence[PromptToken]:
         model = await self._load_model(prompt.model)
-        rendered = await self._render(prompt, model)
+        rendering = await self._render(prompt, model)
         try:
-            return await model.tokenizer.explain_tokens(rendered.spans)
+            return await model.tokenizer.explain_tokens(rendering.spans)
         except EngineFailed as error:
             raise BackendUnavailable(f"{model.path.stem} cannot tokenize: {error}") from error
 
@@ -195,18 +195,18 @@ class LlamaCpp(Backend, ConversationMemory):
     async def describe(self, prompt: Prompt) -> PromptDescription:
         try:
             path = self._find_model_file(prompt.model)
-            return await describe_rendered(prompt, path, self._renderer)
+            return await describe_rendered_prompt(prompt, path, self._renderer)
         except (SettingsError, TemplateError) as error:
             raise BackendUnavailable(str(error)) from error
 
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
         model = await self._load_model(prompt.model)
-        rendered = await self._render(prompt, model)
+        rendering = await self._render(prompt, model)
         if len(self._rendered_prompts) >= _MAX_CACHED_PROMPTS:
             self._rendered_prompts.clear()
-        self._rendered_prompts[prompt.conversation] = prompt, rendered
-        return len(await model.prompt_ids(rendered)) + count_image_tokens(prompt)
+        self._rendered_prompts[prompt.conversation] = prompt, rendering
+        return len(await model.prompt_ids(rendering)) + count_image_tokens(prompt)
 
     @override
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
@@ -247,9 +247,9 @@ class LlamaCpp(Backend, ConversationMemory):
         return list(self._models.values())
 
     async def _render(self, prompt: Prompt, model: LoadedModel) -> RenderedPrompt:
-        counted_prompt, rendered = self._rendered_prompts.pop(prompt.conversation, (None, None))
-        if counted_prompt is prompt and rendered is not None:
-            return rendered
+        counted_prompt, rendering = self._rendered_prompts.pop(prompt.conversation, (None, None))
+        if counted_prompt is prompt and rendering is not None:
+            return rendering
         messages = (
             insert_image_placeholders(prompt.messages) if model.has_vision else prompt.messages
         )
@@ -264,7 +264,7 @@ class LlamaCpp(Backend, ConversationMemory):
             raise BackendUnavailable(f"{model.path.stem} failed: {error}") from error
         except TemplateError as error:
             message = f"the template for {model.path.stem} cannot be used: {error}"
-            raise BackendUnavailable(message, TEMPLATE_NOTICE) from error
+            raise BackendUnavailable(message, UNUSABLE_TEMPLATE_NOTICE) from error
 
     @override
     async def preload(self, model: str) -> None:
@@ -275,16 +275,16 @@ class LlamaCpp(Backend, ConversationMemory):
             path = self._find_model_file(name)
             async with self._load_lock:
                 if path not in self._models:
-                    config = self._engine_config(path)
+                    engine_config = self._engine_config(path)
                     check_template_pin(path, self._settings, self._name)
-                    model = await self._exit_stack.enter_async_context(load_model(config))
+                    model = await self._exit_stack.enter_async_context(load_model(engine_config))
                     await warn_of_added_text(
                         path, model.tokens.template, self._renderer, self._settings, self._name
                     )
                     self._models[path] = model
             await self._models[path].engine.wait_until_ready()
         except (SettingsError, ChildFailed, EngineFailed) as error:
-            raise BackendUnavailable(str(error), _UNUSABLE_NOTICE) from error
+            raise BackendUnavailable(str(error), _UNUSABLE_MODEL_NOTICE) from error
         return self._models[path]
 
     def _engine_config(self, path: Path) -> EngineConfig:
@@ -302,10 +302,10 @@ def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -
     """Raise `SettingsError` if the model's template is not the one pinned in the settings."""
     if settings.template_sha256 is None:
         return
-    found = _sha256(read_special_tokens(model).chat_template or "")
-    if found != settings.template_sha256:
+    sha256 = _sha256(read_special_tokens(model).chat_template or "")
+    if sha256 != settings.template_sha256:
         raise SettingsError(
-            f"the chat template in {model.name} has the SHA-256 {found}, which is not the one"
+            f"the chat template in {model.name} has the SHA-256 {sha256}, which is not the one"
             f" pinned in {setting_prefix(provider)}TEMPLATE_SHA256; use a file with the pinned"
             " template, or pin this hash"
         )
@@ -322,15 +322,15 @@ async def warn_of_added_text(
     if settings.template_sha256 is not None:
         return
     try:
-        added = await find_added_text(template, renderer)
+        added_text = await find_added_text(template, renderer)
     except TemplateError as error:  # the first prompt will report the error
         _log.info("model_template_unchecked", model=model.name, reason=str(error))
         return
-    if added:
+    if added_text:
         _log.warning(
             "model_template_adds_text",
             model=model.name,
-            text=added[:_MAX_TEXT_CHARS],
+            text=added_text[:_MAX_LOGGED_TEXT_CHARS],
             sha256=_sha256(template.source or ""),
             remedy="choose another `template` in the preset, or accept this one by pinning it in"
             f" {setting_prefix(provider)}TEMPLATE_SHA256",
@@ -341,25 +341,25 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-async def describe_rendered(
+async def describe_rendered_prompt(
     prompt: Prompt, model_file: Path, renderer: Renderer
 ) -> PromptDescription:
     """Render a prompt without loading its model; raise `SettingsError` or `TemplateError`."""
-    own_template = await read_model_template(model_file)
-    rendered = await renderer.render(
-        insert_image_placeholders(prompt.messages), prompt.template, own_template, has_prefill=True
+    file_template = await read_model_template(model_file)
+    rendering = await renderer.render(
+        insert_image_placeholders(prompt.messages), prompt.template, file_template, has_prefill=True
     )
-    stop = list(dict.fromkeys([*collect_stop_strings(prompt), *rendered.stop]))
+    stop_strings = list(dict.fromkeys([*collect_stop_strings(prompt), *rendering.stop]))
     limit = {} if prompt.max_output_tokens is None else {"max_tokens": prompt.max_output_tokens}
-    template = describe_template(prompt.template, own_template)
-    source = prompt.template.source or own_template.source or ""
-    note = "; the date is today's, not the answer's" if "strftime_now" in source else ""
+    template_description = describe_template(prompt.template, file_template)
+    template_source = prompt.template.source or file_template.source or ""
+    note = "; the date is today's, not the answer's" if "strftime_now" in template_source else ""
     details = {
-        "template": f"{template}; people's text is treated as plain text{note}",
-        "parameters": json.dumps({**request_parameters(prompt), **limit}, ensure_ascii=False),
-        "stop": json.dumps(stop, ensure_ascii=False),
+        "template": f"{template_description}; people's text is treated as plain text{note}",
+        "parameters": json.dumps({**build_request_parameters(prompt), **limit}, ensure_ascii=False),
+        "stop": json.dumps(stop_strings, ensure_ascii=False),
     }
-    return PromptDescription(model_file.stem, details, rendered.text, is_rendered=True)
+    return PromptDescription(model_file.stem, details, rendering.text, is_rendered=True)
 
 
 async def read_model_template(model_file: Path) -> ModelTemplate:
@@ -379,5 +379,5 @@ def describe_template(choice: TemplateChoice, model_template: ModelTemplate) -> 
         return "the preset's own Jinja template"
     if model_template.source is None:
         return f"{FALLBACK_TEMPLATE}, because the model has none"
-    family = detect_family(model_template.source)
-    return f"the model's own ({family})" if family else "the model's own"
+    template_family = detect_family(model_template.source)
+    return f"the model's own ({template_family})" if template_family else "the model's own"

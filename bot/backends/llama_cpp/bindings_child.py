@@ -74,8 +74,8 @@ class ServedModel:
             for token in range(llama.n_vocab())
             if llama_cpp.llama_vocab_is_eog(self._vocabulary, token)
         )
-        maximum = llama.metadata.get(f"{llama.metadata['general.architecture']}.context_length")
-        self.context_tokens = min(context_tokens, int(maximum or context_tokens))
+        model_limit = llama.metadata.get(f"{llama.metadata['general.architecture']}.context_length")
+        self.context_tokens = min(context_tokens, int(model_limit or context_tokens))
 
     def generate(
         self, request: CompletionRequest, is_cancelled: Callable[[], bool]
@@ -87,9 +87,9 @@ class ServedModel:
             limit_text = f"but the model's context has only {self.context_tokens}"
             message = f"the prompt has {len(prompt)} tokens, {limit_text}"
             raise InvalidRequest(message, "exceed_context_size_error")
-        detokenizer, limit = self._detokenizer(request), min(request.max_tokens or budget, budget)
-        processor, grammar = self._logits_processor(request), self._grammar(request)
-        cached = self._decode_prompt(prompt, is_cancelled)
+        decoder, limit = self._make_detokenizer(request), min(request.max_tokens or budget, budget)
+        processor, grammar = self._make_logits_processor(request), self._make_grammar(request)
+        cached_tokens = self._decode_prompt(prompt, is_cancelled)
         if is_cancelled():
             return
         llama.set_seed(llama_cpp.LLAMA_DEFAULT_SEED if request.seed is None else request.seed)
@@ -97,12 +97,12 @@ class ServedModel:
         sampling = {name: getattr(request, name) for name in SamplingParameters.__struct_fields__}
         tokens = llama.generate(prompt, **sampling, logits_processor=processor, grammar=grammar)
         for generated, token in enumerate(tokens, start=1):
-            text = detokenizer.add(token)
-            if detokenizer.has_ended:
-                yield GeneratedChunk(text, "stop", cached, generated)
+            text = decoder.add(token)
+            if decoder.has_ended:
+                yield GeneratedChunk(text, "stop", cached_tokens, generated)
                 return
             if generated == limit:
-                yield GeneratedChunk(text + detokenizer.flush(), "length", cached, generated)
+                yield GeneratedChunk(text + decoder.flush(), "length", cached_tokens, generated)
                 return
             if text:
                 yield GeneratedChunk(text)
@@ -136,15 +136,15 @@ class ServedModel:
         llama = self._llama
         try:
             with path.open("rb") as file:
-                tokens, data = np.load(file), np.load(file).tobytes()
+                tokens, state_bytes = np.load(file), np.load(file).tobytes()
             ids = np.zeros_like(llama.input_ids)
             ids[: len(tokens)] = tokens
             state = LlamaState(
                 input_ids=ids,
                 scores=llama.scores[: len(tokens)],
                 n_tokens=len(tokens),
-                llama_state=data,
-                llama_state_size=len(data),
+                llama_state=state_bytes,
+                llama_state_size=len(state_bytes),
                 seed=llama_cpp.LLAMA_DEFAULT_SEED,
             )
             llama.load_state(state)
@@ -165,26 +165,26 @@ class ServedModel:
             next(self._llama.generate(prompt[:end], temp=0))
         return min(cached_count, len(prompt) - 1)  # a cached last token is decoded again
 
-    def _detokenizer(self, request: CompletionRequest) -> Detokenizer:
+    def _make_detokenizer(self, request: CompletionRequest) -> Detokenizer:
         # A control token has no text, so as a stop string it is matched by its id.
-        stops = {word: self._control_token(word) for word in request.stop}
-        preserved_ids = {self._control_token(word) for word in request.preserved_tokens}
+        stops = {word: self._find_control_token(word) for word in request.stop}
+        preserved_ids = {self._find_control_token(word) for word in request.preserved_tokens}
         return Detokenizer(
             lambda token: self.token_bytes(token, render_special=token in preserved_ids),
             end_ids=self._end_tokens.union(token for token in stops.values() if token is not None),
             stop=[word for word, token in stops.items() if token is None],
         )
 
-    def _control_token(self, word: str) -> int | None:
-        found = self.tokenize(word, parse_special=True)
-        return found[0] if len(found) == 1 and not self.token_bytes(found[0]) else None
+    def _find_control_token(self, word: str) -> int | None:
+        token_ids = self.tokenize(word, parse_special=True)
+        return token_ids[0] if len(token_ids) == 1 and not self.token_bytes(token_ids[0]) else None
 
-    def _logits_processor(self, request: CompletionRequest) -> LogitsProcessorList | None:
+    def _make_logits_processor(self, request: CompletionRequest) -> LogitsProcessorList | None:
         logit_bias = request.logit_bias
         biases = dict.fromkeys(self._end_tokens, _BANNED_TOKEN_BIAS) if request.ignore_eos else {}
         for name, bias in logit_bias.items() if isinstance(logit_bias, dict) else logit_bias:
             value = _BANNED_TOKEN_BIAS if bias is False else float(bias)
-            biases |= dict.fromkeys(self._biased_tokens(name), value)
+            biases |= dict.fromkeys(self._find_biased_tokens(name), value)
         if not biases:
             return None
         tokens, values = np.array(list(biases)), np.array(list(biases.values()), np.single)
@@ -195,7 +195,7 @@ class ServedModel:
 
         return LogitsProcessorList([add_biases])
 
-    def _biased_tokens(self, name: str | int) -> list[int]:
+    def _find_biased_tokens(self, name: str | int) -> list[int]:
         try:
             token = int(name)
         except ValueError:
@@ -204,7 +204,7 @@ class ServedModel:
             raise InvalidRequest(f"logit_bias contains {token}, which is not a token id")
         return [token]
 
-    def _grammar(self, request: CompletionRequest) -> LlamaGrammar | None:
+    def _make_grammar(self, request: CompletionRequest) -> LlamaGrammar | None:
         if request.json_schema is not None:
             try:
                 return LlamaGrammar.from_json_schema(json.dumps(request.json_schema))
@@ -250,10 +250,10 @@ class BindingsServer:
         body = await request.json()
 
         def tokenize() -> list[int]:
-            special = {name: body[name] for name in ("parse_special", "add_special")}
+            options = {name: body[name] for name in ("parse_special", "add_special")}
             tokens: list[int] = []
             for part in body["content"]:
-                tokens += self._model.tokenize(part, **special) if isinstance(part, str) else [part]
+                tokens += self._model.tokenize(part, **options) if isinstance(part, str) else [part]
             return tokens
 
         # In a thread, so that a long text does not delay other requests' chunks.
@@ -279,24 +279,24 @@ class BindingsServer:
         )
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
-        completion = parse_request(await request.read())
-        loop, chunks = asyncio.get_running_loop(), asyncio.Queue[GeneratedChunk | None]()
+        completion_request = parse_request(await request.read())
+        loop, chunk_queue = asyncio.get_running_loop(), asyncio.Queue[GeneratedChunk | None]()
         cancelled = threading.Event()
 
         def generate() -> None:
             try:
-                for chunk in self._model.generate(completion, cancelled.is_set):
-                    loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+                for chunk in self._model.generate(completion_request, cancelled.is_set):
+                    loop.call_soon_threadsafe(chunk_queue.put_nowait, chunk)
             finally:
-                loop.call_soon_threadsafe(chunks.put_nowait, None)
+                loop.call_soon_threadsafe(chunk_queue.put_nowait, None)
 
         generation = loop.run_in_executor(self._worker, generate)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         try:
-            while (chunk := await chunks.get()) is not None:
+            while (chunk := await chunk_queue.get()) is not None:
                 if not response.prepared:
                     await response.prepare(request)
-                await response.write(_to_event(chunk, len(completion.prompt)))
+                await response.write(_to_event(chunk, len(completion_request.prompt)))
             await generation  # raises the thread's exception, if any
         finally:
             cancelled.set()

@@ -51,12 +51,12 @@ class CompletionRequest(SamplingParameters, kw_only=True):
 def parse_request(body: bytes) -> CompletionRequest:
     """Parse a request; raise `InvalidRequest` if a value is invalid."""
     try:
-        return _decode(body)
+        return _decode_request(body)
     except msgspec.DecodeError as error:
         raise InvalidRequest(str(error)) from None
 
 
-_decode = msgspec.json.Decoder(CompletionRequest, strict=False).decode  # 40.0 counts as an integer
+_decode_request = msgspec.json.Decoder(CompletionRequest, strict=False).decode  # 40.0 is an integer
 
 
 class Detokenizer:

@@ -38,7 +38,7 @@ _FIRST_TOKEN_SECONDS = 120.0
 _RESTART_SECONDS = 30.0
 _EXIT_DETECTION_SECONDS = 0.2
 _MAX_RESPONSE_BYTES = 64 * 2**20
-_TEXT_BOUNDARY = -1  # not a token in any vocabulary; the server returns it between texts
+_TEXT_BOUNDARY_TOKEN = -1  # not a token in any vocabulary; the server returns it between texts
 # By engine, best first: the package it needs, and what the installation does.
 _ENGINE_PACKAGES = {
     "xllamacpp": ("xllamacpp", "installs it, except on Alpine Linux (musl)"),
@@ -89,7 +89,7 @@ def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> d
         # The server renders control tokens as text, and finds them as stops, only if listed here.
         "preserved_tokens": list(dict.fromkeys([*request.stop, *request.preserved_tokens])),
         "model": model,
-        "prompt": _multimodal_prompt(request, media_marker)
+        "prompt": _build_multimodal_prompt(request, media_marker)
         if request.images
         else list(request.prompt_ids),
         "cache_prompt": True,
@@ -105,7 +105,7 @@ def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> d
     return body
 
 
-def _multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[str, object]:
+def _build_multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[str, object]:
     safe_text = break_control_tokens(request.text, [media_marker])
     text = safe_text.replace(IMAGE_PLACEHOLDER, media_marker)
     return {"prompt_string": text, "multimodal_data": list(request.images)}
@@ -132,7 +132,7 @@ class Engine:
             ChatCompletionsParser,
             max_retries=0,
             # never opens, because a crashed engine restarts within a second
-            new_breaker=partial(CircuitBreaker, failure_share=math.inf, down_seconds=math.inf),
+            make_breaker=partial(CircuitBreaker, failure_share=math.inf, down_seconds=math.inf),
         )
 
     @property
@@ -166,11 +166,11 @@ class Engine:
             return []
         content: list[str | int] = []
         for text in texts:
-            content += [text, _TEXT_BOUNDARY]
+            content += [text, _TEXT_BOUNDARY_TOKEN]
         body = {"content": content, "parse_special": parse_special, "add_special": add_special}
         parts: list[list[int]] = [[]]
         for token in (await self._post("/tokenize", body))["tokens"]:
-            if token == _TEXT_BOUNDARY:
+            if token == _TEXT_BOUNDARY_TOKEN:
                 parts.append([])
             else:
                 parts[-1].append(token)
@@ -179,17 +179,17 @@ class Engine:
     async def token_text(self, token: int) -> str:
         return str((await self._post("/detokenize", {"tokens": [token]}))["content"])
 
-    async def save_slot(self, slot: int, file: str) -> int:
-        response = await self._post(f"/slots/{slot}?action=save", {"filename": file})
+    async def save_slot(self, slot_number: int, file_name: str) -> int:
+        response = await self._post(f"/slots/{slot_number}?action=save", {"filename": file_name})
         return int(response["n_saved"])
 
-    async def restore_slot(self, slot: int, file: str) -> int:
+    async def restore_slot(self, slot_number: int, file_name: str) -> int:
         """Load a slot from a file and return its token count; raise `EngineRefused` if damaged."""
-        response = await self._post(f"/slots/{slot}?action=restore", {"filename": file})
+        response = await self._post(f"/slots/{slot_number}?action=restore", {"filename": file_name})
         return int(response["n_restored"])
 
-    async def erase_slot(self, slot: int) -> None:
-        await self._post(f"/slots/{slot}?action=erase", {})
+    async def erase_slot(self, slot_number: int) -> None:
+        await self._post(f"/slots/{slot_number}?action=erase", {})
 
     async def wait_until_ready(self) -> None:
         try:
@@ -197,10 +197,10 @@ class Engine:
         except ChildFailed as error:
             raise EngineFailed(str(error)) from error
 
-    async def has_crashed(self, restarts: int) -> bool:
-        """Return whether the engine crashed since `restarts` was read; kill it if it hangs."""
+    async def has_crashed(self, known_restart_count: int) -> bool:
+        """Return whether it crashed since `known_restart_count` was read; kill it if it hangs."""
         await asyncio.sleep(_EXIT_DETECTION_SECONDS)
-        if not self._child.is_ready or self._child.restarts != restarts:
+        if not self._child.is_ready or self._child.restarts != known_restart_count:
             return True
         try:
             await self._send("GET", "/slots")  # the decoding thread answers this request
@@ -243,12 +243,12 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
         options["threads"] = settings.threads
     if name == "xllamacpp":
         check_cpu(prefix)
-        module = "bot.backends.llama_cpp.xllamacpp_child"
+        child_module = "bot.backends.llama_cpp.xllamacpp_child"
         options["parallel"] = settings.parallel
         if config.projector is not None:
             options["projector"] = config.projector
     else:
-        module = "bot.backends.llama_cpp.bindings_child"
+        child_module = "bot.backends.llama_cpp.bindings_child"
         if config.projector is not None:
             raise SettingsError(
                 f"the engine llama_cpp_python does not support projectors; "
@@ -258,7 +258,7 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
     if "first_token_seconds" not in settings.model_fields_set:
         settings = settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_SECONDS})
     title, log_file = f"the engine of {config.model.stem}", config.data_dir / "llama-engine.log"
-    async with run_unix_server(title, module, options, log_file) as server:
+    async with run_unix_server(title, child_module, options, log_file) as server:
         yield Engine(config, settings, server, f"{name} {version(name)}")
 
 
@@ -284,10 +284,10 @@ def require_engine(settings: LlamaCppSettings, provider: str) -> str:
     if name is not None:
         return name
     missing_engine = next(iter(_ENGINE_PACKAGES)) if settings.engine == "auto" else settings.engine
-    package, what_it_does = _ENGINE_PACKAGES[missing_engine]
+    package, install_note = _ENGINE_PACKAGES[missing_engine]
     prefix = setting_prefix(provider)
     raise SettingsError(
-        f"the engine {missing_engine} is not installed: {install_command(package)} {what_it_does};"
+        f"the engine {missing_engine} is not installed: {install_command(package)} {install_note};"
         f" or unset {prefix}ENGINE to use one that is installed, or set {prefix}KIND=openai and"
         f" {prefix}BASE_URL to a server that has a model"
     )

@@ -17,7 +17,7 @@ from bot.runtime.in_process import BoundedDict
 from bot.texts.text import Text, translatable
 
 _FIRST_NOTICE_SECONDS = 3.0
-_NEXT_NOTICE_SECONDS = 5.0
+_NOTICE_INTERVAL_SECONDS = 5.0
 _MAX_REMEMBERED_REQUESTERS = 1000  # chats and people
 _SMOOTHING_FACTOR = 0.3  # the weight of the newest answer in the average duration
 _DEFAULT_ANSWER_SECONDS = 20.0  # assumed before the first answer is measured
@@ -30,20 +30,20 @@ class Ticket:
     chat: str
     requesters: tuple[str, ...]
     number: int
-    admitted: asyncio.Event = field(default_factory=asyncio.Event)
+    admission: asyncio.Event = field(default_factory=asyncio.Event)
     admitted_at: float = 0.0
 
 
 class FairQueue:
-    """Runs up to `slots` requests at once, while at most `max_waiting` others wait."""
+    """Runs up to `slot_count` requests at once, while at most `max_waiting_count` others wait."""
 
-    def __init__(self, slots: int, max_waiting: int, clock: Clock) -> None:
-        self._slots = slots
-        self._max_waiting = max_waiting
+    def __init__(self, slot_count: int, max_waiting_count: int, clock: Clock) -> None:
+        self._slots = slot_count
+        self._max_waiting = max_waiting_count
         self._clock = clock
         self._waiting_tickets: list[Ticket] = []
         self._running_by_chat: Counter[str] = Counter()
-        self._shares = ChatShares(clock, slots)
+        self._shares = ChatShares(clock, slot_count)
         self._ticket_count = self._served_count = 0
         # By requester: the value of `_served_count` when it was last served.
         self._last_served = BoundedDict[str, int](_MAX_REMEMBERED_REQUESTERS)
@@ -60,55 +60,55 @@ class FairQueue:
         requesters = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
         ticket = Ticket(chat, requesters, self._ticket_count)
         self._waiting_tickets.append(ticket)
-        self._admit_waiting()
+        self._admit_waiting_tickets()
         # Checked only now, because a request may have to wait while a slot is free for other chats.
-        if not ticket.admitted.is_set() and len(self._waiting_tickets) > self._max_waiting:
+        if not ticket.admission.is_set() and len(self._waiting_tickets) > self._max_waiting:
             self._waiting_tickets.remove(ticket)
             raise BackendUnavailable("the model's queue is full", self._queue_full_notice())
         try:
             yield ticket
         finally:
-            if ticket.admitted.is_set():
+            if ticket.admission.is_set():
                 self._running_by_chat -= Counter([chat])
                 self._record_duration(self._clock.monotonic() - ticket.admitted_at)
             else:
                 self._waiting_tickets.remove(ticket)
-            self._admit_waiting()
+            self._admit_waiting_tickets()
 
     async def wait_for_admission(self, ticket: Ticket) -> AsyncIterator[QueuePosition]:
         """Wait for a slot; after three seconds, yield the queue position every five seconds."""
-        timeout = _FIRST_NOTICE_SECONDS
-        while not ticket.admitted.is_set():
+        timeout_seconds = _FIRST_NOTICE_SECONDS
+        while not ticket.admission.is_set():
             try:
-                async with asyncio.timeout(timeout):
-                    await ticket.admitted.wait()
+                async with asyncio.timeout(timeout_seconds):
+                    await ticket.admission.wait()
             except TimeoutError:
-                if not ticket.admitted.is_set():
+                if not ticket.admission.is_set():
                     yield self._queue_position(ticket)
-            timeout = _NEXT_NOTICE_SECONDS
+            timeout_seconds = _NOTICE_INTERVAL_SECONDS
 
     def _queue_position(self, ticket: Ticket) -> QueuePosition:
-        own_priority = self._priority(ticket)
-        position = 1 + sum(self._priority(each) < own_priority for each in self._waiting_tickets)
-        average = self._answer_seconds
-        seconds = None if average is None else average * position / self._slots
+        ticket_priority = self._priority(ticket)
+        position = 1 + sum(self._priority(each) < ticket_priority for each in self._waiting_tickets)
+        average_seconds = self._answer_seconds
+        seconds = None if average_seconds is None else average_seconds * position / self._slots
         return QueuePosition(position, seconds)
 
     @property
     def _free_slots(self) -> int:
         return self._slots - self._running_by_chat.total()
 
-    def _admit_waiting(self) -> None:
+    def _admit_waiting_tickets(self) -> None:
         while self._free_slots and (eligible := list(filter(self._may_run, self._waiting_tickets))):
             ticket = min(eligible, key=self._priority)
             self._waiting_tickets.remove(ticket)
             self._served_count += 1
             self._last_served.update(dict.fromkeys(ticket.requesters, self._served_count))
-            other_slots = self._running_by_chat.total() - self._running_by_chat[ticket.chat]
-            self._shares.record_slot(ticket.chat, other_slots)
+            other_chat_slots = self._running_by_chat.total() - self._running_by_chat[ticket.chat]
+            self._shares.record_slot(ticket.chat, other_chat_slots)
             self._running_by_chat[ticket.chat] += 1
             ticket.admitted_at = self._clock.monotonic()
-            ticket.admitted.set()
+            ticket.admission.set()
 
     def _may_run(self, ticket: Ticket) -> bool:
         """Return whether the ticket's chat may hold another slot right now."""
@@ -119,16 +119,16 @@ class FairQueue:
         return self._running_by_chat[ticket.chat] < self._shares.slot_quota(ticket.chat)
 
     def _priority(self, ticket: Ticket) -> tuple[int, int]:
-        served_at = max(self._last_served.get(requester, 0) for requester in ticket.requesters)
-        return served_at, ticket.number
+        service_number = max(self._last_served.get(requester, 0) for requester in ticket.requesters)
+        return service_number, ticket.number
 
     def _record_duration(self, seconds: float) -> None:
-        average = seconds if self._answer_seconds is None else self._answer_seconds
-        self._answer_seconds = average + _SMOOTHING_FACTOR * (seconds - average)
+        average_seconds = seconds if self._answer_seconds is None else self._answer_seconds
+        self._answer_seconds = average_seconds + _SMOOTHING_FACTOR * (seconds - average_seconds)
 
     def _queue_full_notice(self) -> Text:
-        average = self._answer_seconds or _DEFAULT_ANSWER_SECONDS
-        seconds = average * len(self._waiting_tickets) / self._slots
+        average_seconds = self._answer_seconds or _DEFAULT_ANSWER_SECONDS
+        seconds = average_seconds * len(self._waiting_tickets) / self._slots
         return translatable(
             "I'm busy: your message would be number {position} in the queue for the model. Please"
             " try again in {minutes} min.",

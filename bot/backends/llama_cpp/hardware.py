@@ -12,26 +12,26 @@ _ALL_LAYERS = 999  # more than any model has
 
 def check_cpu(setting_prefix: str) -> None:
     """Raise `SettingsError` if the CPU lacks instructions that the prebuilt engine needs."""
-    cpuinfo = Path("/proc/cpuinfo")  # only Linux has this file
-    if platform.machine() != "x86_64" or not cpuinfo.exists():
+    cpuinfo_file = Path("/proc/cpuinfo")  # only Linux has this file
+    if platform.machine() != "x86_64" or not cpuinfo_file.exists():
         return
-    if missing := find_missing_cpu_flags(cpuinfo.read_text(encoding="utf-8", errors="replace")):
+    if flags := find_missing_cpu_flags(cpuinfo_file.read_text(encoding="utf-8", errors="replace")):
         raise SettingsError(
-            f"this processor lacks {', '.join(missing)}, which the built-in engine needs; "
+            f"this processor lacks {', '.join(flags)}, which the built-in engine needs; "
             f"set {setting_prefix}KIND=openai and {setting_prefix}BASE_URL to a server that has "
             "a model"
         )
 
 
-def find_missing_cpu_flags(cpuinfo: str) -> list[str]:
-    flags = [line.split() for line in cpuinfo.splitlines() if line.startswith("flags")]
-    return sorted(_REQUIRED_CPU_FLAGS.difference(*flags)) if flags else []
+def find_missing_cpu_flags(cpuinfo_text: str) -> list[str]:
+    flag_lines = [line.split() for line in cpuinfo_text.splitlines() if line.startswith("flags")]
+    return sorted(_REQUIRED_CPU_FLAGS.difference(*flag_lines)) if flag_lines else []
 
 
-def choose_gpu_layer_count(gpu_count: int, setting: str) -> int:
-    if setting == "auto":
+def choose_gpu_layer_count(gpu_count: int, layer_setting: str) -> int:
+    if layer_setting == "auto":
         return _ALL_LAYERS if gpu_count else 0
-    return int(setting)
+    return int(layer_setting)
 
 
 def free_bytes(root: Path = Path("/")) -> int | None:
@@ -40,20 +40,20 @@ def free_bytes(root: Path = Path("/")) -> int | None:
 
 
 def _free_memory_limits(root: Path) -> Iterator[int]:
-    available_kib = _read_fields(root / "proc/meminfo").get("MemAvailable:")
+    available_kib = _read_number_fields(root / "proc/meminfo").get("MemAvailable:")
     if available_kib is not None:
         yield available_kib * 1024  # "kB" in this file means KiB
-    groups = root / "sys/fs/cgroup"
-    own_group = groups / _read(root / "proc/self/cgroup").partition("0::/")[2].strip()
-    for group in (own_group, *own_group.parents):  # each parent group may have a limit, too
-        if group.is_relative_to(groups):
-            limit, used = (_read(group / f"memory.{name}").strip() for name in ("max", "current"))
-            if limit.isdecimal() and used.isdecimal():
-                cache_bytes = _read_fields(group / "memory.stat").get("inactive_file", 0)
-                yield max(0, int(limit) - int(used) + cache_bytes)
+    cgroup_root = root / "sys/fs/cgroup"
+    own_cgroup = cgroup_root / _read(root / "proc/self/cgroup").partition("0::/")[2].strip()
+    for cgroup in (own_cgroup, *own_cgroup.parents):  # each parent group may have a limit, too
+        if cgroup.is_relative_to(cgroup_root):
+            limit, usage = (_read(cgroup / f"memory.{name}").strip() for name in ("max", "current"))
+            if limit.isdecimal() and usage.isdecimal():
+                cache_bytes = _read_number_fields(cgroup / "memory.stat").get("inactive_file", 0)
+                yield max(0, int(limit) - int(usage) + cache_bytes)
 
 
-def _read_fields(file: Path) -> dict[str, int]:
+def _read_number_fields(file: Path) -> dict[str, int]:
     lines = (line.split() for line in _read(file).splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
 

@@ -20,7 +20,7 @@ _NO_VISION_NOTICE = translatable(
 _INVALID_IMAGE_NOTICE = translatable(
     "This preset has an image that cannot be used; the bot's operator has to fix it."
 )
-TEMPLATE_NOTICE = translatable(
+UNUSABLE_TEMPLATE_NOTICE = translatable(
     "This preset's template cannot be used; the bot's operator has to fix it."
 )
 _MAX_QUOTED_CHARS = 40
@@ -52,7 +52,7 @@ def check_placeholders(text: str, images: Sequence[str], model: str) -> None:
         raise BackendUnavailable(
             f"the template for {model} puts {found} of {len(images)} images into the prompt; "
             "choose another `template` in the preset",
-            TEMPLATE_NOTICE,
+            UNUSABLE_TEMPLATE_NOTICE,
         )
 
 

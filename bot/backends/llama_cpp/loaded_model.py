@@ -22,11 +22,11 @@ from bot.backends.llama_cpp.engine import (
 )
 from bot.backends.llama_cpp.fair_queue import FairQueue
 from bot.backends.llama_cpp.images import check_placeholders
-from bot.backends.llama_cpp.sampling import to_sampling
+from bot.backends.llama_cpp.sampling import to_sampling_parameters
 from bot.backends.llama_cpp.slots import SlotOwner, SlotPool, SlotStore, state_fingerprint
-from bot.backends.llama_cpp.tool_calls import MARKERS, Parameters, separate_calls
+from bot.backends.llama_cpp.tool_calls import CALL_MARKERS, Parameters, separate_calls
 from bot.backends.model_files.gguf import SpecialTokens, read_special_tokens
-from bot.backends.model_files.store import DEFAULT_FILE
+from bot.backends.model_files.store import DEFAULT_MODEL_FILE
 from bot.chat.prompt import GenerationEvent, Prompt, PromptToken
 from bot.errors import BackendUnavailable
 from bot.runtime.clock import SystemClock
@@ -56,8 +56,8 @@ class Tokenizer:
         prefix_ids, _ = await self._detect_boundary_ids()
         trusted_text = "".join(span.text for span in spans if span.trusted)
         control_tokens, added_tokens = self._tokens.control_tokens, self._tokens.added_tokens
-        used_texts = (one for one in added_tokens.values() if one.strip() and one in trusted_text)
-        words = [*control_tokens.values(), *used_texts]
+        added_texts = (one for one in added_tokens.values() if one.strip() and one in trusted_text)
+        words = [*control_tokens.values(), *added_texts]
         text = "".join(
             span.text if span.trusted else break_control_tokens(span.text, words) for span in spans
         )
@@ -67,21 +67,21 @@ class Tokenizer:
 
     async def explain_tokens(self, spans: Sequence[TextSpan]) -> list[PromptToken]:
         """Return the prompt's tokens with their texts, and whether each is a control token."""
-        found = await self._tokenize_prompt(spans)
-        texts = await self._token_texts({token for token, _ in found})
+        tokens_with_trust = await self._tokenize_prompt(spans)
+        texts = await self._token_texts({token for token, _ in tokens_with_trust})
         return [
             PromptToken(token, texts[token], token in self._tokens.control_tokens, trusted)
-            for token, trusted in found
+            for token, trusted in tokens_with_trust
         ]
 
     async def _tokenize_prompt(self, spans: Sequence[TextSpan]) -> list[tuple[int, bool]]:
         prefix_ids, _ = await self._detect_boundary_ids()
         parts = await self._tokenize_spans(spans)
-        pairs = zip(parts, spans, strict=True)
-        found = [(token, span.trusted) for part, span in pairs for token in part]
-        if [token for token, _ in found[: len(prefix_ids)]] == prefix_ids:
-            return found
-        return [*((token, True) for token in prefix_ids), *found]
+        span_parts = zip(parts, spans, strict=True)
+        tokens_with_trust = [(token, span.trusted) for part, span in span_parts for token in part]
+        if [token for token, _ in tokens_with_trust[: len(prefix_ids)]] == prefix_ids:
+            return tokens_with_trust
+        return [*((token, True) for token in prefix_ids), *tokens_with_trust]
 
     async def _tokenize_spans(self, spans: Sequence[TextSpan]) -> Sequence[list[int]]:
         trusted_positions = [at for at, span in enumerate(spans) if span.trusted]
@@ -93,8 +93,8 @@ class Tokenizer:
         untrusted_texts = []
         for at in untrusted_positions:
             previous_ids = parts.get(at - 1, [])
-            after_control = bool(previous_ids) and previous_ids[-1] in self._tokens.control_tokens
-            untrusted_texts.append((spans[at].text, at > 0 and not after_control))
+            follows_control = bool(previous_ids) and previous_ids[-1] in self._tokens.control_tokens
+            untrusted_texts.append((spans[at].text, at > 0 and not follows_control))
         untrusted_ids = await self._tokenize_untrusted(untrusted_texts, markers)
         parts |= zip(untrusted_positions, untrusted_ids, strict=True)
         return [parts[at] for at in range(len(spans))]
@@ -105,24 +105,24 @@ class Tokenizer:
         """Tokenize people's texts so that they contain no control tokens and none of `markers`."""
         forbidden_ids = markers | self._tokens.control_tokens.keys()
         token_texts = {**self._tokens.control_tokens, **self._tokens.added_tokens}
-        tokenized = await self._tokenize(texts, parse_special=False)
+        token_lists = await self._tokenize(texts, parse_special=False)
         for number, (text, is_joined) in enumerate(texts):
-            if found := forbidden_ids.intersection(tokenized[number]):
-                broken_text = break_control_tokens(text, [token_texts[token] for token in found])
+            if bad_ids := forbidden_ids.intersection(token_lists[number]):
+                broken_text = break_control_tokens(text, [token_texts[token] for token in bad_ids])
                 (new_ids,) = await self._tokenize([(broken_text, is_joined)], parse_special=False)
-                tokenized[number] = [token for token in new_ids if token not in forbidden_ids]
-        return tokenized
+                token_lists[number] = [token for token in new_ids if token not in forbidden_ids]
+        return token_lists
 
     async def _tokenize(
         self, texts: Sequence[tuple[str, bool]], *, parse_special: bool
     ) -> list[list[int]]:
         """Tokenize texts; each flag says whether the text directly continues the previous one."""
         _, separator_ids = await self._detect_boundary_ids()
-        separator, size = _SEPARATOR_TEXT if separator_ids else "", len(separator_ids)
-        inputs = [separator + text if is_joined else text for text, is_joined in texts]
-        tokenized = await self._engine.tokenize(inputs, parse_special=parse_special)
-        pairs = zip(tokenized, texts, strict=True)
-        return [ids[size:] if is_joined else ids for ids, (_, is_joined) in pairs]
+        separator_text, skip_count = _SEPARATOR_TEXT if separator_ids else "", len(separator_ids)
+        engine_inputs = [separator_text + text if is_joined else text for text, is_joined in texts]
+        token_lists = await self._engine.tokenize(engine_inputs, parse_special=parse_special)
+        lists_with_texts = zip(token_lists, texts, strict=True)
+        return [ids[skip_count:] if is_joined else ids for ids, (_, is_joined) in lists_with_texts]
 
     async def _detect_boundary_ids(self) -> tuple[list[int], list[int]]:
         """Return the start token that the tokenizer adds to prompts, and the ids of a separator.
@@ -172,57 +172,57 @@ class LoadedModel:
     def has_vision(self) -> bool:
         return self.projector is not None
 
-    async def prompt_ids(self, rendered: RenderedPrompt) -> list[int]:
-        restarts = self.engine.restarts
+    async def prompt_ids(self, rendering: RenderedPrompt) -> list[int]:
+        restart_count = self.engine.restarts
         try:
             try:
-                return await self.tokenizer.token_ids(rendered.spans)
+                return await self.tokenizer.token_ids(rendering.spans)
             except EngineFailed:
-                if not await self.engine.has_crashed(restarts):
+                if not await self.engine.has_crashed(restart_count):
                     raise
                 await self.engine.wait_until_ready()
-                return await self.tokenizer.token_ids(rendered.spans)
+                return await self.tokenizer.token_ids(rendering.spans)
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} cannot tokenize: {error}") from error
 
     async def generate(
-        self, prompt: Prompt, rendered: RenderedPrompt, images: Sequence[str]
+        self, prompt: Prompt, rendering: RenderedPrompt, images: Sequence[str]
     ) -> AsyncGenerator[GenerationEvent, None]:
-        stop = self._stop_strings(prompt, rendered)
-        engine_stop = self._engine_stop_strings(rendered) if self.reasoning.special_tokens else stop
-        answer = self._generate(prompt, rendered, engine_stop, images)
-        reasoning = with_open_tag(self.reasoning, rendered.spans)
-        separated = separate_reasoning(answer, reasoning, stop)
-        if rendered.tool_call_format is not None:
+        stops = self._stop_strings(prompt, rendering)
+        engine_stops = self._engine_stops(rendering) if self.reasoning.special_tokens else stops
+        answer = self._generate(prompt, rendering, engine_stops, images)
+        reasoning = with_open_tag(self.reasoning, rendering.spans)
+        separated = separate_reasoning(answer, reasoning, stops)
+        if rendering.tool_call_format is not None:
             parameters = tool_parameters_by_name(prompt)
-            separated = separate_calls(separated, rendered.tool_call_format, parameters)
+            separated = separate_calls(separated, rendering.tool_call_format, parameters)
         async with aclosing(separated) as events:
             async for event in events:
                 yield event
 
     async def _generate(
-        self, prompt: Prompt, rendered: RenderedPrompt, stop: Sequence[str], images: Sequence[str]
+        self, prompt: Prompt, rendering: RenderedPrompt, stops: Sequence[str], images: Sequence[str]
     ) -> AsyncGenerator[GenerationEvent, None]:
-        sampling, limit = to_sampling(prompt, self.engine_name), prompt.output_limit
-        if self.path.name == DEFAULT_FILE:
+        sampling, limit = to_sampling_parameters(prompt, self.engine_name), prompt.output_limit
+        if self.path.name == DEFAULT_MODEL_FILE:
             sampling = {**_DEFAULT_MODEL_SAMPLING, **sampling}
             limit = limit or _DEFAULT_MODEL_OUTPUT_TOKENS
-        owner = SlotOwner(prompt.conversation, prompt.character)
-        ids = await self.prompt_ids(rendered)  # approximate if there are images
+        slot_owner = SlotOwner(prompt.conversation, prompt.character)
+        prompt_ids = await self.prompt_ids(rendering)  # approximate if there are images
         try:
-            text = await self.tokenizer.to_safe_text(rendered.spans) if images else ""
+            text = await self.tokenizer.to_safe_text(rendering.spans) if images else ""
             check_placeholders(text, images, self.path.stem)
-            async with self.slots.lease(owner, ids) as (slot, is_exclusive):
+            async with self.slots.lease(slot_owner, prompt_ids) as (slot, is_exclusive):
                 request = GenerationRequest(
-                    ids,
-                    stop,
+                    prompt_ids,
+                    stops,
                     sampling,
                     limit,
                     slot,
                     can_shift=is_exclusive and not self.has_vision,  # images cannot be shifted
                     preserved_tokens=(
                         *self.reasoning.special_tokens,
-                        *(MARKERS if rendered.tool_call_format is not None else ()),
+                        *(CALL_MARKERS if rendering.tool_call_format is not None else ()),
                     ),
                     text=text,
                     images=images,
@@ -233,21 +233,21 @@ class LoadedModel:
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} failed: {error}") from error
 
-    def _stop_strings(self, prompt: Prompt, rendered: RenderedPrompt) -> tuple[str, ...]:
-        found = (*collect_stop_strings(prompt), *rendered.stop, *self.tokens.end_tokens)
-        return tuple(dict.fromkeys(word for word in found if word))
+    def _stop_strings(self, prompt: Prompt, rendering: RenderedPrompt) -> tuple[str, ...]:
+        stop_strings = (*collect_stop_strings(prompt), *rendering.stop, *self.tokens.end_tokens)
+        return tuple(dict.fromkeys(word for word in stop_strings if word))
 
-    def _engine_stop_strings(self, rendered: RenderedPrompt) -> tuple[str, ...]:
+    def _engine_stops(self, rendering: RenderedPrompt) -> tuple[str, ...]:
         """Return the stop strings for the engine, without those that end reasoning."""
         end_tokens = self.reasoning.end_tokens
-        end_strings = dict.fromkeys((*rendered.stop, *self.tokens.end_tokens))
+        end_strings = dict.fromkeys((*rendering.stop, *self.tokens.end_tokens))
         return tuple(word for word in end_strings if word and word not in end_tokens)
 
 
 def tool_parameters_by_name(prompt: Prompt) -> dict[str, Parameters]:
     calls = (call for each in prompt.tool_exchanges for call in each.calls)
-    no_parameters: dict[str, Parameters] = {call.name: {} for call in calls}
-    return no_parameters | {one.name: one.parameters for one in prompt.tools}
+    empty_parameters: dict[str, Parameters] = {call.name: {} for call in calls}
+    return empty_parameters | {one.name: one.parameters for one in prompt.tools}
 
 
 @asynccontextmanager
@@ -256,29 +256,29 @@ async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
     settings, clock = config.settings, SystemClock()
     config.slots_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with running_engine(config) as engine:
-        tokens = await asyncio.to_thread(read_special_tokens, config.model)
-        store = SlotStore(
+        special_tokens = await asyncio.to_thread(read_special_tokens, config.model)
+        slot_store = SlotStore(
             config.slots_folder,
             await asyncio.to_thread(_state_fingerprint, config, engine.version),
             clock,
             limit_bytes=settings.saved_mib * 2**20,
             max_age_seconds=settings.saved_days * 86_400,
         )
-        await asyncio.to_thread(store.load_saved_slots)
+        await asyncio.to_thread(slot_store.load_saved_slots)
         yield LoadedModel(
             config.model,
             select_engine(settings) or settings.engine,
             engine,
-            tokens,
-            detect_format(tokens.chat_template, tokens.texts),
-            Tokenizer(engine, tokens),
-            SlotPool(engine, store),
+            special_tokens,
+            detect_format(special_tokens.chat_template, special_tokens.texts),
+            Tokenizer(engine, special_tokens),
+            SlotPool(engine, slot_store),
             FairQueue(engine.slot_count, settings.most_waiting, clock),
             config.projector,
         )
 
 
-def _state_fingerprint(config: EngineConfig, engine: str) -> str:
+def _state_fingerprint(config: EngineConfig, engine_name: str) -> str:
     if config.projector is not None:
-        engine = f"{engine} {state_fingerprint(config.projector, engine)}"
-    return state_fingerprint(config.model, engine)
+        engine_name = f"{engine_name} {state_fingerprint(config.projector, engine_name)}"
+    return state_fingerprint(config.model, engine_name)

@@ -10,7 +10,7 @@ from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files import store as model_store
-from bot.backends.model_files.gguf import IS_PROJECTOR_MESSAGE, ModelMetadata, read_metadata
+from bot.backends.model_files.gguf import PROJECTOR_ONLY_MESSAGE, ModelMetadata, read_metadata
 from bot.chat.prompt import Finish, Message, Prompt
 from bot.errors import BackendUnavailable, SettingsError
 from bot.templates.renderer import Renderer
@@ -37,7 +37,7 @@ async def measure_model(
     """
     metadata = read_metadata(model)
     if metadata.is_projector:
-        return IS_PROJECTOR_MESSAGE
+        return PROJECTOR_ONLY_MESSAGE
     _raise_if_too_large(metadata, settings)
     trial_settings = settings.model_copy(
         update={"model_path": model, "projector_path": None, "parallel": 1}
@@ -59,19 +59,19 @@ async def measure_model(
 
 async def _measure_speed(backend: LlamaCpp) -> str:
     start_time = time.perf_counter()
-    first_at: float | None = None
-    async with aclosing(backend.generate(_trial_prompt())) as events:
+    reply_start: float | None = None
+    async with aclosing(backend.generate(_make_trial_prompt())) as events:
         async for event in events:
             now = time.perf_counter()
-            first_at = first_at or now
+            reply_start = reply_start or now
             if isinstance(event, Finish):
-                read_speed = event.usage.prompt_tokens / (first_at - start_time)
-                write_speed = max(0, event.usage.output_tokens - 1) / max(now - first_at, 1e-3)
+                read_speed = event.usage.prompt_tokens / (reply_start - start_time)
+                write_speed = max(0, event.usage.output_tokens - 1) / max(now - reply_start, 1e-3)
                 return f"reads {read_speed:.0f} tokens/s, writes {write_speed:.0f} tokens/s"
     raise BackendUnavailable("the model did not answer")
 
 
-def _trial_prompt() -> Prompt:
+def _make_trial_prompt() -> Prompt:
     return Prompt(
         messages=(Message("user", _PROMPT_TEXT),),
         model="default",
@@ -82,10 +82,10 @@ def _trial_prompt() -> Prompt:
 
 
 def _raise_if_too_large(metadata: ModelMetadata, settings: LlamaCppSettings) -> None:
-    needed, available = metadata.estimate_memory_bytes(settings), free_bytes()
-    if available is not None and needed > available:
+    needed_bytes, available_bytes = metadata.estimate_memory_bytes(settings), free_bytes()
+    if available_bytes is not None and needed_bytes > available_bytes:
         raise SettingsError(
-            f"it needs about {needed / 1e9:.1f} GB of memory, but this machine has "
-            f"{available / 1e9:.1f} GB free; choose a smaller model, or lower the provider's "
+            f"it needs about {needed_bytes / 1e9:.1f} GB of memory, but this machine has "
+            f"{available_bytes / 1e9:.1f} GB free; choose a smaller model, or lower the provider's "
             "CONTEXT_TOKENS or PARALLEL"
         )

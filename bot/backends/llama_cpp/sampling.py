@@ -55,17 +55,17 @@ def _integer_check(low: int, high: int = 2**31 - 1) -> ValueCheck:
     return ValueCheck(is_valid, translatable("an integer of at least {low}", low=low))
 
 
-def _is_bias(value: object) -> bool:
+def _is_token_bias(value: object) -> bool:
     return value is False or is_number(value)
 
 
 def _is_bias_collection(value: object) -> bool:
     match value:
         case Mapping():
-            return all(map(_is_bias, value.values()))
+            return all(map(_is_token_bias, value.values()))
         case list() | tuple():
             return all(
-                isinstance(pair, list | tuple) and len(pair) == 2 and _is_bias(pair[1])
+                isinstance(pair, list | tuple) and len(pair) == 2 and _is_token_bias(pair[1])
                 for pair in value
             )
         case _:
@@ -82,8 +82,8 @@ def _is_response_format(value: object) -> bool:
             return False
 
 
-_FLAG_CHECK = ValueCheck(lambda value: isinstance(value, bool), translatable("true or false"))
-_CHECKS: Mapping[str, ValueCheck] = {
+_BOOLEAN_CHECK = ValueCheck(lambda value: isinstance(value, bool), translatable("true or false"))
+_PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
     **dict.fromkeys(_SERVER_ONLY_PARAMETERS, number_check()),
     **dict.fromkeys(("dry_sequence_breakers", "samplers"), _STRING_LIST_CHECK),
     "temperature": number_check(0, 5),
@@ -106,7 +106,7 @@ _CHECKS: Mapping[str, ValueCheck] = {
             no="false",
         ),
     ),
-    "ignore_eos": _FLAG_CHECK,
+    "ignore_eos": _BOOLEAN_CHECK,
     "grammar": ValueCheck(
         lambda value: isinstance(value, str), translatable("a grammar in GBNF, as a string")
     ),
@@ -125,12 +125,12 @@ _CHECKS: Mapping[str, ValueCheck] = {
     "n": parameter_table.EQUALS_ONE_CHECK,
 }
 _PARAMETERS = ParameterTable(
-    _CHECKS,
-    translatable("local models support {names}", names=", ".join(sorted(_CHECKS))),
+    _PARAMETER_CHECKS,
+    translatable("local models support {names}", names=", ".join(sorted(_PARAMETER_CHECKS))),
     _ALIASES,
     _REMEDIES,
 )
-BINDINGS_PARAMETERS = _CHECKS.keys() - _SERVER_ONLY_PARAMETERS
+BINDINGS_PARAMETERS = _PARAMETER_CHECKS.keys() - _SERVER_ONLY_PARAMETERS
 
 
 def parameter_problems(settings: LlamaCppSettings, parameters: Mapping[str, object]) -> list[str]:
@@ -138,20 +138,20 @@ def parameter_problems(settings: LlamaCppSettings, parameters: Mapping[str, obje
 
 
 def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -> list[str]:
-    given = parameters_to_send(parameters)
-    problems: list[str] = [*_PARAMETERS.find_problems(given)]
+    sent_parameters = parameters_to_send(parameters)
+    problems: list[str] = [*_PARAMETERS.find_problems(sent_parameters)]
     if engine == "llama_cpp_python":
         problems += [
             translatable(
                 "the engine llama_cpp_python has no parameter {name}; remove it", name=repr(name)
             )
-            for name in given
+            for name in sent_parameters
             if name in _SERVER_ONLY_PARAMETERS
         ]
     return problems
 
 
-def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
+def to_sampling_parameters(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
     """Return the parameters for the engine; raise `BackendUnavailable` if one is invalid."""
     parameter_table.raise_for_problems(find_problems(prompt.parameters, engine))
     sampling = {
@@ -160,14 +160,14 @@ def to_sampling(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
     }
     for name in ("max_tokens", "stop", "n"):
         sampling.pop(name, None)
-    sampling |= _to_schema(sampling.pop("response_format", None))
+    sampling |= _to_json_schema_field(sampling.pop("response_format", None))
     seed = sampling.get("seed")
     if isinstance(seed, int) and seed >= _RANDOM_SEED:
         sampling["seed"] = seed % _RANDOM_SEED
     return sampling
 
 
-def _to_schema(response_format: object) -> dict[str, object]:
+def _to_json_schema_field(response_format: object) -> dict[str, object]:
     """Translate `response_format` to `json_schema`, the field that `/completions` accepts."""
     match response_format:
         case {"type": "json_schema", "json_schema": {"schema": schema}}:

@@ -46,43 +46,43 @@ class SlotStore:
         for part_file in self._folder.glob(f"{self._model}*{_PART_SUFFIX}"):
             part_file.unlink(missing_ok=True)
         self._delete_old_files()
-        for state in self._folder.glob(f"{self._model}-*{_STATE_SUFFIX}"):
-            self.token_ids_by_file[state.name] = _read_ids(state.with_suffix(_IDS_SUFFIX))
+        for state_file in self._folder.glob(f"{self._model}-*{_STATE_SUFFIX}"):
+            self.token_ids_by_file[state_file.name] = _read_ids(state_file.with_suffix(_IDS_SUFFIX))
 
     def state_file_name(self, owner: SlotOwner) -> str:
         return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}{_STATE_SUFFIX}"
 
-    def commit_file(self, part: str, owner: SlotOwner, ids: "array[int]") -> None:
+    def commit_file(self, part_file: str, owner: SlotOwner, token_ids: "array[int]") -> None:
         """Rename a completely written file to its final name; raise `OSError` if that fails."""
-        state = self._folder / self.state_file_name(owner)
-        prompt = state.with_suffix(_IDS_SUFFIX)
-        prompt.touch(mode=0o600)
-        prompt.write_bytes(ids.tobytes())
-        (self._folder / part).replace(state)
-        self.token_ids_by_file[state.name] = ids
+        state_file = self._folder / self.state_file_name(owner)
+        ids_file = state_file.with_suffix(_IDS_SUFFIX)
+        ids_file.touch(mode=0o600)
+        ids_file.write_bytes(token_ids.tobytes())
+        (self._folder / part_file).replace(state_file)
+        self.token_ids_by_file[state_file.name] = token_ids
         self._delete_old_files()
 
     def delete_conversation(self, conversation: str) -> None:
-        for state in self._folder.glob(f"{self._model}-{_hash(conversation)}-*{_STATE_SUFFIX}"):
-            self.delete(state.name)
+        for file in self._folder.glob(f"{self._model}-{_hash(conversation)}-*{_STATE_SUFFIX}"):
+            self.delete(file.name)
 
     def _delete_old_files(self) -> None:
         files = []
-        for state in self._folder.glob(f"*{_STATE_SUFFIX}"):
+        for state_file in self._folder.glob(f"*{_STATE_SUFFIX}"):
             with suppress(FileNotFoundError):
-                stat = state.stat()
-                files.append((stat.st_mtime, stat.st_size, state.name))
-        total = sum(size for _, size, _ in files)
+                file_stat = state_file.stat()
+                files.append((file_stat.st_mtime, file_stat.st_size, state_file.name))
+        total_bytes = sum(size for _, size, _ in files)
         for modified_at, size, file in sorted(files):
             is_expired = modified_at < self._clock.now() - self._max_age_seconds
-            if is_expired or total > self.limit_bytes:
+            if is_expired or total_bytes > self.limit_bytes:
                 self.delete(file)
-                total -= size
+                total_bytes -= size
 
-    def delete(self, file: str) -> None:
-        self.token_ids_by_file.pop(file, None)
+    def delete(self, file_name: str) -> None:
+        self.token_ids_by_file.pop(file_name, None)
         for suffix in _SUFFIXES:
-            (self._folder / file).with_suffix(suffix).unlink(missing_ok=True)
+            (self._folder / file_name).with_suffix(suffix).unlink(missing_ok=True)
 
 
 def delete_saved_slots(folder: Path, conversation: str) -> None:
@@ -93,8 +93,8 @@ def delete_saved_slots(folder: Path, conversation: str) -> None:
 
 
 def state_fingerprint(model: Path, engine: str) -> str:
-    stat = model.stat()
-    return _hash(f"{engine} {model.name} {stat.st_size} {stat.st_mtime_ns}")[:16]
+    file_stat = model.stat()
+    return _hash(f"{engine} {model.name} {file_stat.st_size} {file_stat.st_mtime_ns}")[:16]
 
 
 def _hash(text: str) -> str:
@@ -118,12 +118,12 @@ class _SlotState:
     ids: "array[int]" = field(default_factory=lambda: array("i"))
     is_saved: bool = True
     """Whether the slot is saved on disk, or is not worth saving."""
-    last_used: int = 0
+    last_use: int = 0
     is_busy: bool = False
     must_erase: bool = False
 
     def clear(self) -> None:
-        self.owner, self.ids, self.is_saved, self.last_used = None, array("i"), True, 0
+        self.owner, self.ids, self.is_saved, self.last_use = None, array("i"), True, 0
         self.conversation = ""
 
 
@@ -151,20 +151,20 @@ class SlotPool:
         self, owner: SlotOwner, prompt_ids: Sequence[int]
     ) -> AsyncIterator[tuple[int, bool]]:
         """Lease a slot; yield its number, and whether it contains only this conversation."""
-        prompt = array("i", prompt_ids)
+        prompt_id_array = array("i", prompt_ids)
         async with self._assignment_lock:
-            await self._erase_pending()
-            slot, is_exclusive = await self._assign(owner, prompt)
+            await self._erase_pending_slots()
+            slot, is_exclusive = await self._assign(owner, prompt_id_array)
             self._use_count += 1
-            slot.is_busy, slot.last_used = True, self._use_count
-            slot.ids, slot.is_saved, slot.conversation = prompt, False, owner.conversation
+            slot.is_busy, slot.last_use = True, self._use_count
+            slot.ids, slot.is_saved, slot.conversation = prompt_id_array, False, owner.conversation
         try:
             yield slot.number, is_exclusive
         finally:
             slot.is_busy = False
             if slot.must_erase:
                 async with self._assignment_lock:
-                    await self._erase_pending()
+                    await self._erase_pending_slots()
 
     async def end_session(self, conversation: str) -> None:
         """Free a conversation's slots and delete its files, because a new session has begun."""
@@ -183,7 +183,7 @@ class SlotPool:
                     slot.clear()
                     slot.must_erase = True
             self._store.delete_conversation(conversation)
-            await self._erase_pending()
+            await self._erase_pending_slots()
 
     async def save_all(self) -> None:
         """Save every owned slot before the engine stops."""
@@ -195,7 +195,7 @@ class SlotPool:
         except TimeoutError:
             _log.warning("slots_not_saved", reason="the engine does not respond")
 
-    async def _erase_pending(self) -> None:
+    async def _erase_pending_slots(self) -> None:
         self._clear_after_restart()
         for slot in self._slots:
             if slot.must_erase and not slot.is_busy:
@@ -213,12 +213,12 @@ class SlotPool:
                 slot.clear()
                 slot.must_erase = False
 
-    async def _assign(self, owner: SlotOwner, prompt: "array[int]") -> tuple[_SlotState, bool]:
+    async def _assign(self, owner: SlotOwner, prompt_ids: "array[int]") -> tuple[_SlotState, bool]:
         idle_slots = [each for each in self._slots if not each.is_busy]
         own_slot = next((each for each in self._slots if each.owner == owner), None)
         if own_slot is not None and not own_slot.is_busy:
             return own_slot, True
-        slot = min(idle_slots, key=lambda each: _eviction_order(each, prompt))
+        slot = min(idle_slots, key=lambda each: _eviction_order(each, prompt_ids))
         await self._save(slot)
         if own_slot is not None:  # the owner's slot is busy; lease another one without owning it
             slot.owner = None
@@ -226,65 +226,65 @@ class SlotPool:
         file = self._store.state_file_name(owner)
         is_exclusive = file in self._store.token_ids_by_file and await self._restore(slot, file)
         if not is_exclusive:
-            await self._copy_prefix(slot, prompt, idle_slots)
+            await self._copy_prefix(slot, prompt_ids, idle_slots)
         slot.owner = owner
         return slot, is_exclusive
 
     async def _copy_prefix(
-        self, slot: _SlotState, prompt: "array[int]", idle_slots: Sequence[_SlotState]
+        self, slot: _SlotState, prompt_ids: "array[int]", idle_slots: Sequence[_SlotState]
     ) -> None:
-        longest = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.ids, prompt))
-        best: _SlotState | str | None = None
+        longest_prefix = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.ids, prompt_ids))
+        best_slot: _SlotState | str | None = None
         sources: list[tuple[_SlotState | str, array[int]]] = [(one, one.ids) for one in idle_slots]
         sources += self._store.token_ids_by_file.items()
         for source, ids in sources:
-            length = common_prefix_length(ids, prompt)
-            if length > longest and length * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
-                longest, best = length, source
-        if isinstance(best, _SlotState):
-            await self._save(best)
-            best = self._store.state_file_name(best.owner) if best.owner else None
-        if best in self._store.token_ids_by_file:
-            await self._restore(slot, best)
+            length = common_prefix_length(ids, prompt_ids)
+            if length > longest_prefix and length * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
+                longest_prefix, best_slot = length, source
+        if isinstance(best_slot, _SlotState):
+            await self._save(best_slot)
+            best_slot = self._store.state_file_name(best_slot.owner) if best_slot.owner else None
+        if best_slot in self._store.token_ids_by_file:
+            await self._restore(slot, best_slot)
 
     async def _save(self, slot: _SlotState) -> None:
         if slot.owner is None or slot.is_saved or not self._store.limit_bytes:
             return
         if len(slot.ids) >= _MIN_SAVED_TOKENS:
             try:
-                part = f"{Path(self._store.state_file_name(slot.owner)).stem}{_PART_SUFFIX}"
-                tokens = await self._engine.save_slot(slot.number, part)
+                part_file = f"{Path(self._store.state_file_name(slot.owner)).stem}{_PART_SUFFIX}"
+                tokens = await self._engine.save_slot(slot.number, part_file)
                 if tokens >= _MIN_SAVED_TOKENS:  # fewer if prefill was stopped
-                    self._store.commit_file(part, slot.owner, slot.ids[:tokens])
+                    self._store.commit_file(part_file, slot.owner, slot.ids[:tokens])
             except (EngineFailed, OSError) as error:  # the prompt will be decoded again
                 _log.warning("slot_not_saved", slot=slot.number, reason=str(error))
                 return
         slot.is_saved = True
 
-    async def _restore(self, slot: _SlotState, file: str) -> bool:
+    async def _restore(self, slot: _SlotState, file_name: str) -> bool:
         try:
-            await self._engine.restore_slot(slot.number, file)
+            await self._engine.restore_slot(slot.number, file_name)
         except EngineFailed as error:
             _log.warning("slot_not_restored", slot=slot.number, reason=str(error))
             if isinstance(error, EngineRefused):
-                self._store.delete(file)
+                self._store.delete(file_name)
             slot.clear()
             return False
-        slot.ids = self._store.token_ids_by_file[file]
+        slot.ids = self._store.token_ids_by_file[file_name]
         return True
 
 
-def common_prefix_length(first: "array[int]", second: "array[int]") -> int:
-    low, high = 0, min(len(first), len(second))
+def common_prefix_length(first_ids: "array[int]", second_ids: "array[int]") -> int:
+    low, high = 0, min(len(first_ids), len(second_ids))
     while low < high:
         middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
+        if first_ids[low:middle] == second_ids[low:middle]:
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _eviction_order(slot: _SlotState, prompt: "array[int]") -> tuple[bool, int, int]:
+def _eviction_order(slot: _SlotState, prompt_ids: "array[int]") -> tuple[bool, int, int]:
     is_free = slot.owner is None
-    return not is_free, -common_prefix_length(slot.ids, prompt) if is_free else 0, slot.last_used
+    return not is_free, -common_prefix_length(slot.ids, prompt_ids) if is_free else 0, slot.last_use

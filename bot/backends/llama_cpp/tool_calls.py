@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 import structlog
 
-from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_CALLS, MAX_NAME_CHARS
+from bot.backends.chat_completions.deltas import MAX_ARGUMENT_CHARS, MAX_NAME_CHARS, MAX_TOOL_CALLS
 from bot.backends.chat_completions.stop_strings import partial_match_length
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt, ToolCall
 from bot.templates.renderer import ToolUse
@@ -22,24 +22,24 @@ from bot.templates.tool_forms import ToolCallFormat
 Parameters: TypeAlias = Mapping[str, object]
 
 _OPEN_TAG, _CLOSE_TAG, _LIST_TAG = "<tool_call>", "</tool_call>", "[TOOL_CALLS]"
-_PYTHON_TAG, _CHANNEL_TAG, _RECIPIENT = "<|python_tag|>", "<|channel|>", "to=functions."
+_PYTHON_TAG, _CHANNEL_TAG, _RECIPIENT_PREFIX = "<|python_tag|>", "<|channel|>", "to=functions."
 _SECTION_TAG, _END_TAG = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _CALL_TAG, _CALL_END_TAG = "<|tool_call_begin|>", "<|tool_call_end|>"
-_ARGS_TAG = "<|tool_call_argument_begin|>"
-_SECTION_TOKENS: Final = (_SECTION_TAG, _CALL_TAG, _ARGS_TAG, _CALL_END_TAG, _END_TAG)
+_ARGUMENTS_TAG = "<|tool_call_argument_begin|>"
+_SECTION_TOKENS: Final = (_SECTION_TAG, _CALL_TAG, _ARGUMENTS_TAG, _CALL_END_TAG, _END_TAG)
 _CHANNEL_TOKENS: Final = (_CHANNEL_TAG, "<|message|>", "<|constrain|>", "<|start|>", "<|call|>")
 
-_NAME_FIELD: Final = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
+_NAME_FIELD_PATTERN: Final = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
 _NAMED_ARGUMENTS: Final = re.compile(r"\s*([\w.-]{1,64})\s*(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*\{")
 _SECTION_CALL: Final = re.compile(
-    rf"{re.escape(_CALL_TAG)}\s*(?:functions\.)?([\w.-]{{1,64}}?)(?::\d+)?\s*{re.escape(_ARGS_TAG)}"
+    rf"{re.escape(_CALL_TAG)}\s*(?:functions\.)?([\w.-]{{1,64}}?)(?::\d+)?\s*{re.escape(_ARGUMENTS_TAG)}"
 )
 _SECTION_END: Final = re.compile("|".join(map(re.escape, (_CALL_END_TAG, _CALL_TAG, _END_TAG))))
 _CHANNEL_CALL: Final = re.compile(
     r"to=functions\.([\w.-]{1,64})(?:(?!to=|<\|message\|>).){0,80}<\|message\|>"
 )
 _CHANNEL_END: Final = re.compile(r"<\|(?:call|end|start|return|channel)\|>")
-_PARAMETERS_CALL: Final = (
+_PARAMETER_CALL_PATTERNS: Final = (
     (  # Qwen3.5, Qwen3-Coder
         re.compile(r"\s*<function=([\w.-]{1,64})>"),
         re.compile(
@@ -54,7 +54,7 @@ _PARAMETERS_CALL: Final = (
     ),
 )
 _JSON_DECODER: Final = json.JSONDecoder()
-MARKERS: Final = (
+CALL_MARKERS: Final = (
     *(_OPEN_TAG, _CLOSE_TAG, _LIST_TAG, "[ARGS]", "[CALL_ID]"),
     *(_PYTHON_TAG, *_SECTION_TOKENS, *_CHANNEL_TOKENS),
 )
@@ -64,7 +64,7 @@ _CALL_BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
     ToolCallFormat.TAGGED: (_OPEN_TAG,),
     ToolCallFormat.LISTED: (_LIST_TAG,),
     ToolCallFormat.SECTION: (_SECTION_TAG,),
-    ToolCallFormat.CHANNEL: (_CHANNEL_TAG, f" {_RECIPIENT}", _RECIPIENT),
+    ToolCallFormat.CHANNEL: (_CHANNEL_TAG, f" {_RECIPIENT_PREFIX}", _RECIPIENT_PREFIX),
 }
 """The markers that start a call; in the format `BARE`, the whole answer is a call."""
 
@@ -79,10 +79,10 @@ _log = structlog.get_logger(__name__)
 
 
 def read_calls(
-    form: ToolCallFormat, answer: str, tools: Mapping[str, Parameters], *, is_cut: bool
+    call_format: ToolCallFormat, answer: str, tools: Mapping[str, Parameters], *, is_cut: bool
 ) -> list[tuple[str, str]]:
     """Return each call's name and JSON arguments; `is_cut` drops an incomplete last call."""
-    match form:
+    match call_format:
         case ToolCallFormat.TAGGED:
             return _read_tagged_calls(answer, tools, is_cut=is_cut)
         case ToolCallFormat.LISTED:
@@ -107,20 +107,20 @@ def _read_tagged_calls(
 
 
 def _read_parameters(block: str, tools: Mapping[str, Parameters]) -> tuple[str, str] | None:
-    for head, pattern in _PARAMETERS_CALL:
+    for head, pattern in _PARAMETER_CALL_PATTERNS:
         if head_match := head.match(block):
             properties = tools.get(head_match[1], {}).get("properties")
-            types = properties if isinstance(properties, Mapping) else {}
+            schemas = properties if isinstance(properties, Mapping) else {}
             matches = pattern.finditer(block, head_match.end())
-            values = {one[1]: _convert_to_type(one[2], types.get(one[1])) for one in matches}
-            return head_match[1], _encode_arguments(values)
+            arguments = {one[1]: _convert_to_type(one[2], schemas.get(one[1])) for one in matches}
+            return head_match[1], _encode_arguments(arguments)
     return None
 
 
 def _convert_to_type(text: str, schema: object) -> object:
     text = text.removeprefix("\n").removesuffix("\n")
-    kind = schema.get("type") if isinstance(schema, Mapping) else "string"
-    if kind in {None, "string"}:
+    value_type = schema.get("type") if isinstance(schema, Mapping) else "string"
+    if value_type in {None, "string"}:
         return text
     try:
         return json.loads(text)
@@ -132,7 +132,7 @@ def _read_named_calls(
     pattern: re.Pattern[str], end_pattern: re.Pattern[str], answer: str, *, is_cut: bool
 ) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
-    for call in islice(pattern.finditer(answer), MAX_CALLS):
+    for call in islice(pattern.finditer(answer), MAX_TOOL_CALLS):
         text = end_pattern.split(answer[call.end() :], 1)[0].strip()
         calls += _read_named_call(call[1], text, is_cut=is_cut)
     return calls
@@ -151,8 +151,8 @@ def _read_json_calls(answer: str, *, is_cut: bool) -> list[tuple[str, str]]:
         text = block.strip()
         items = _decode_json(text)
         if isinstance(items, list):
-            objects = (one for one in items[:MAX_CALLS] if isinstance(one, dict))
-            calls += map(_parse_call_object, objects)
+            call_objects = (one for one in items[:MAX_TOOL_CALLS] if isinstance(one, dict))
+            calls += map(_parse_call_object, call_objects)
         elif head := _NAMED_ARGUMENTS.match(text):
             calls += _read_named_call(head[1], text[head.end() - 1 :], is_cut=is_cut)
         elif text and not is_cut:
@@ -163,29 +163,29 @@ def _read_json_calls(answer: str, *, is_cut: bool) -> list[tuple[str, str]]:
 def _read_bare_calls(answer: str) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
     text = answer.strip().removeprefix(_PYTHON_TAG).strip()
-    while text.startswith("{") and len(calls) < MAX_CALLS:
+    while text.startswith("{") and len(calls) < MAX_TOOL_CALLS:
         try:
-            found, end = _JSON_DECODER.raw_decode(text)
+            call_object, end = _JSON_DECODER.raw_decode(text)
         except (ValueError, RecursionError):
             break
-        calls.append(_parse_call_object(found))
+        calls.append(_parse_call_object(call_object))
         text = text[end:].lstrip("; \t\r\n")
     return calls
 
 
 def _read_call(text: str) -> tuple[str, str]:
-    found = _decode_json(text.strip())
-    if isinstance(found, dict):
-        return _parse_call_object(found)
-    name = _NAME_FIELD.search(text)
-    return name[1] if name else "unknown", text.strip()
+    call_object = _decode_json(text.strip())
+    if isinstance(call_object, dict):
+        return _parse_call_object(call_object)
+    name_match = _NAME_FIELD_PATTERN.search(text)
+    return name_match[1] if name_match else "unknown", text.strip()
 
 
 def _parse_call_object(call: dict[str, object]) -> tuple[str, str]:
-    inner = call.get("function")
-    given = inner if isinstance(inner, dict) else call
-    name = given.get("name", inner)
-    arguments = given.get("arguments", given.get("parameters", {}))
+    function = call.get("function")
+    call_fields = function if isinstance(function, dict) else call
+    name = call_fields.get("name", function)
+    arguments = call_fields.get("arguments", call_fields.get("parameters", {}))
     if not isinstance(arguments, str):
         arguments = _encode_arguments(arguments)
     return name if isinstance(name, str) and name else "unknown", arguments
@@ -208,8 +208,8 @@ def _decode_json(text: str) -> object:
 class TextCallParser:
     """Separates tool calls from text in a streamed answer, in chunks of any size."""
 
-    def __init__(self, form: ToolCallFormat, tools: Mapping[str, Parameters]) -> None:
-        self._form = form
+    def __init__(self, call_format: ToolCallFormat, tools: Mapping[str, Parameters]) -> None:
+        self._form = call_format
         self._tools = tools
         self._pending = ""  # text that may be the start of a marker
         self._is_calling = False
@@ -223,28 +223,28 @@ class TextCallParser:
         if self._form is ToolCallFormat.BARE:
             return self._feed_bare_call()
         markers = _CALL_BEGINNINGS[self._form]
-        positions = [at for marker in markers if (at := self._pending.find(marker)) >= 0]
-        if positions:
-            before, call_text = self._pending[: min(positions)], self._pending[min(positions) :]
+        starts = [at for marker in markers if (at := self._pending.find(marker)) >= 0]
+        if starts:
+            text_before, call_text = self._pending[: min(starts)], self._pending[min(starts) :]
             self._pending, self._is_calling = "", True
-            return before + self._add_call_text(call_text)
+            return text_before + self._add_call_text(call_text)
         held_length = max(partial_match_length(self._pending, marker) for marker in markers)
-        shown = self._pending[: len(self._pending) - held_length]
-        self._pending = self._pending[len(shown) :]
-        return shown
+        shown_text = self._pending[: len(self._pending) - held_length]
+        self._pending = self._pending[len(shown_text) :]
+        return shown_text
 
     def finish(self, *, is_cut: bool = False) -> tuple[str, tuple[ToolCall, ...]]:
         """Return the remaining text and the calls; `is_cut` drops an incomplete last call."""
         if not self._is_calling:
             return self._pending, ()
-        found = read_calls(self._form, self._call_text, self._tools, is_cut=is_cut)
+        named_calls = read_calls(self._form, self._call_text, self._tools, is_cut=is_cut)
         if self._form is ToolCallFormat.BARE:
-            found = [one for one in found if one[0] in self._tools]
-        if not found and self._form in _FORMATS_SHOWN_AS_TEXT:
+            named_calls = [one for one in named_calls if one[0] in self._tools]
+        if not named_calls and self._form in _FORMATS_SHOWN_AS_TEXT:
             return self._call_text, ()
         calls = [
             ToolCall(f"call_{number}", name[:MAX_NAME_CHARS], arguments[:MAX_ARGUMENT_CHARS])
-            for number, (name, arguments) in enumerate(found[:MAX_CALLS])
+            for number, (name, arguments) in enumerate(named_calls[:MAX_TOOL_CALLS])
         ]
         return "", tuple(calls)
 
@@ -253,42 +253,42 @@ class TextCallParser:
         if len(self._call_text) <= _MAX_CALL_CHARS:
             return ""
         if self._form is ToolCallFormat.BARE:  # too long for a call, so the JSON is the answer
-            shown, self._call_text = self._call_text, ""
+            shown_text, self._call_text = self._call_text, ""
             self._is_calling, self._is_answering = False, True
-            return shown
+            return shown_text
         self._call_text = self._call_text[:_MAX_CALL_CHARS]
         return ""
 
     def _feed_bare_call(self) -> str:
-        start = self._pending.lstrip()
-        if not self._is_answering and start.startswith(("{", _PYTHON_TAG)):
+        pending_start = self._pending.lstrip()
+        if not self._is_answering and pending_start.startswith(("{", _PYTHON_TAG)):
             text, self._pending, self._is_calling = self._pending, "", True
             return self._add_call_text(text)
-        if not self._is_answering and _PYTHON_TAG.startswith(start):
+        if not self._is_answering and _PYTHON_TAG.startswith(pending_start):
             return ""
         self._is_answering = True
-        shown, self._pending = self._pending, ""
-        return shown
+        shown_text, self._pending = self._pending, ""
+        return shown_text
 
 
 async def separate_calls(
     events: AsyncGenerator[GenerationEvent, None],
-    form: ToolCallFormat,
+    call_format: ToolCallFormat,
     tools: Mapping[str, Parameters],
 ) -> AsyncGenerator[GenerationEvent, None]:
     """Yield the answer's events without its tool calls, which are added to the `Finish`."""
-    parser = TextCallParser(form, tools)
+    parser = TextCallParser(call_format, tools)
     async with aclosing(events):
         async for event in events:
             match event:
                 case Delta(text):
-                    if shown := parser.feed(text):
-                        yield Delta(shown)
+                    if shown_text := parser.feed(text):
+                        yield Delta(shown_text)
                 case Finish():
                     is_cut = event.reason is FinishReason.LENGTH
-                    rest, calls = parser.finish(is_cut=is_cut)
-                    if rest:
-                        yield Delta(rest)
+                    remaining_text, calls = parser.finish(is_cut=is_cut)
+                    if remaining_text:
+                        yield Delta(remaining_text)
                     yield replace(event, tool_calls=calls) if calls else event
                 case _:
                     yield event
@@ -301,18 +301,18 @@ def fit_tools(prompt: Prompt, context_tokens: int, special_texts: Sequence[str])
     if spec_chars > context_tokens * _BYTES_PER_TOKEN // _SPECS_DIVISOR:
         _log.warning("tools_too_long", model=prompt.model, characters=spec_chars)
         specs = ()
-    count = sum(len(one.results) for one in prompt.tool_exchanges)
-    bytes_per_result = context_tokens // RESULTS_DIVISOR * _BYTES_PER_TOKEN // max(1, count)
+    result_count = sum(len(one.results) for one in prompt.tool_exchanges)
+    bytes_per_result = context_tokens // RESULTS_DIVISOR * _BYTES_PER_TOKEN // max(1, result_count)
     bytes_per_result = max(bytes_per_result, _MIN_RESULT_BYTES)
     exchanges = [
-        replace(one, results=tuple(_cut_text(each, bytes_per_result) for each in one.results))
+        replace(one, results=tuple(_truncate_text(each, bytes_per_result) for each in one.results))
         for one in prompt.tool_exchanges
     ]
     return ToolUse(specs, exchanges, special_texts)
 
 
-def _cut_text(text: str, max_bytes: int) -> str:
-    encoded = text.encode(errors="replace")
-    if len(encoded) <= max_bytes:
+def _truncate_text(text: str, max_bytes: int) -> str:
+    encoded_text = text.encode(errors="replace")
+    if len(encoded_text) <= max_bytes:
         return text
-    return encoded[:max_bytes].decode(errors="ignore") + _OMISSION_MARK
+    return encoded_text[:max_bytes].decode(errors="ignore") + _OMISSION_MARK

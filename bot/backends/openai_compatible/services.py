@@ -13,7 +13,7 @@ from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
 from bot.chat.prompt import ALL_CAPABILITIES
 from bot.value_class import value_class
 
-AZURE = "azure_openai"
+AZURE_PROVIDER = "azure_openai"
 _AZURE_HOSTS = (
     *(".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com"),
     *(".openai.azure.us", ".openai.azure.cn", ".api.cognitive.microsoft.com"),
@@ -22,38 +22,38 @@ _DEFAULT_API_VERSION = "2024-10-21"
 
 
 def is_azure(provider: str, address: str) -> bool:
-    parts = urlsplit(address)
-    has_azure_host = (parts.hostname or "").endswith(_AZURE_HOSTS)
-    return provider == AZURE or has_azure_host or "/openai/deployments/" in parts.path
+    url_parts = urlsplit(address)
+    has_azure_host = (url_parts.hostname or "").endswith(_AZURE_HOSTS)
+    return provider == AZURE_PROVIDER or has_azure_host or "/openai/deployments/" in url_parts.path
 
 
 def read_azure_address(address: str, api_version: str | None) -> tuple[str, str | None, str | None]:
     """Split an old or new Azure address into its base URL, API version, and deployment."""
-    parts = urlsplit(address)
-    prefix, _, suffix = parts.path.rstrip("/").partition("/openai")
-    version_in_query = next(iter(parse_qs(parts.query).get("api-version", ())), None)
-    if not suffix and (parts.hostname or "").endswith(_AZURE_HOSTS):
+    url_parts = urlsplit(address)
+    prefix, _, suffix = url_parts.path.rstrip("/").partition("/openai")
+    version_in_query = next(iter(parse_qs(url_parts.query).get("api-version", ())), None)
+    if not suffix and (url_parts.hostname or "").endswith(_AZURE_HOSTS):
         if prefix.startswith("/models"):  # the inference API, which has other versions
             version_in_query = None
         prefix = ""  # may be a project: /api/projects/NAME
     api_version = api_version or version_in_query
-    root = f"{parts.scheme}://{parts.netloc}{prefix}/openai"
-    deployment = re.match(r"/deployments/([^/]+)", suffix)
-    if deployment or (api_version and not suffix.startswith("/v1")):
-        name = unquote(deployment[1]) if deployment else None
-        return root, api_version or _DEFAULT_API_VERSION, name
-    return f"{root}/v1", api_version, None
+    api_root = f"{url_parts.scheme}://{url_parts.netloc}{prefix}/openai"
+    deployment_match = re.match(r"/deployments/([^/]+)", suffix)
+    if deployment_match or (api_version and not suffix.startswith("/v1")):
+        name = unquote(deployment_match[1]) if deployment_match else None
+        return api_root, api_version or _DEFAULT_API_VERSION, name
+    return f"{api_root}/v1", api_version, None
 
 
 _SYSTEM_FIRST = replace(ALL_CAPABILITIES, accepts_late_system=False)
 _STRICT_ORDER = replace(_SYSTEM_FIRST, accepts_repeated_roles=False, accepts_assistant_first=False)
-_ROLE_ORDERS = {
+_CAPABILITIES_BY_ROLE_ORDER = {
     "any": ALL_CAPABILITIES,
     "system-first": _SYSTEM_FIRST,
     "alternating": replace(ALL_CAPABILITIES, accepts_repeated_roles=False),
     "strict": _STRICT_ORDER,
 }
-_LIMIT_PARAMETERS = {"max_tokens", "max_completion_tokens"}
+_OUTPUT_LIMIT_PARAMETERS = {"max_tokens", "max_completion_tokens"}
 _UNKNOWN_SERVICE_QUIRKS = Quirks(capabilities=_STRICT_ORDER)
 
 
@@ -81,11 +81,11 @@ def _read_quirks(entry: dict[str, Any]) -> dict[str, Any]:
     quirks = {name: entry.pop(name) for name in names}
     if limit := entry.pop("limit", None):
         quirks["parameter_names"] = {
-            **dict.fromkeys(_LIMIT_PARAMETERS - {limit}, limit),
+            **dict.fromkeys(_OUTPUT_LIMIT_PARAMETERS - {limit}, limit),
             **quirks.get("parameter_names", {}),
         }
     if roles := entry.pop("roles", None):
-        quirks["capabilities"] = _ROLE_ORDERS[roles]
+        quirks["capabilities"] = _CAPABILITIES_BY_ROLE_ORDER[roles]
     return quirks
 
 
@@ -109,7 +109,7 @@ def find_known_service(provider: str, base_url: str) -> KnownService | None:
     if base_url in _SERVICES_BY_ADDRESS:
         return _SERVICES_BY_ADDRESS[base_url]
     if is_azure(provider, base_url):
-        return SERVICES[AZURE]
+        return SERVICES[AZURE_PROVIDER]
     return SERVICES[provider] if provider in KEYLESS_IDS else None
 
 

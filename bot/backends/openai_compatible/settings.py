@@ -83,19 +83,19 @@ class OpenAISettings(HttpProviderSettings):
                 f" remove {prefix}API_KEY or the password in {prefix}BASE_URL"
             )
         service = find_known_service(provider, base_url)
-        values: dict[str, object] = {"message_names": False, "sees": "text"}
+        new_values: dict[str, object] = {"message_names": False, "sees": "text"}
         if service is not None:
-            values["message_names"] = service.quirks.accepts_names
-            values["context_tokens"] = service.context_tokens
-            values["sees"] = "images" if service.sees_images else "text"
+            new_values["message_names"] = service.quirks.accepts_names
+            new_values["context_tokens"] = service.context_tokens
+            new_values["sees"] = "images" if service.sees_images else "text"
         if provider in KEYLESS_IDS:
-            values["prices"] = {"*": FREE}  # self-hosted models have no price per token
+            new_values["prices"] = {"*": FREE}  # self-hosted models have no price per token
         if provider in KEYLESS_IDS or is_local_network_address(base_url):
-            values |= _LOCAL_TIMEOUTS
+            new_values |= _LOCAL_TIMEOUTS
         user_values = {name: getattr(self, name) for name in self.model_fields_set}
-        values |= {name: each for name, each in user_values.items() if each is not None}
-        values |= {"base_url": base_url, "session_header": self._session_header(service)}
-        settings = self.model_copy(update=values)
+        new_values |= {name: each for name, each in user_values.items() if each is not None}
+        new_values |= {"base_url": base_url, "session_header": self._session_header(service)}
+        settings = self.model_copy(update=new_values)
         if is_azure(provider, base_url):
             address, version, deployment = read_azure_address(base_url, self.api_version)
             settings._is_azure = True  # noqa: SLF001 # this same class
@@ -105,6 +105,6 @@ class OpenAISettings(HttpProviderSettings):
 
     def _session_header(self, service: KnownService | None) -> str | None:
         if self.session_header is None:
-            is_public = service is not None and not service.is_self_hosted
-            return None if is_public else _SESSION_HEADER
+            is_public_service = service is not None and not service.is_self_hosted
+            return None if is_public_service else _SESSION_HEADER
         return self.session_header.strip("-") or None

@@ -52,7 +52,7 @@ def parse(parser: ChatCompletionsParser, pieces: list[bytes]) -> list[object]:
             parsed.append(parser.feed(piece))
             if parsed[-1].error:
                 break
-    parsed.append(parser.end())
+    parsed.append(parser.parse_end())
     shown = [(one.text, one.reasoning, one.has_progress, str(one.error)) for one in parsed]
     return [*shown, parser.reason, parser.usage, parser.done]
 

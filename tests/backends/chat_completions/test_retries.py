@@ -23,7 +23,7 @@ def test_retry_budget_is_ten_percent_of_calls_and_stays_between_three_and_ten(
 def breaker_after(*outcomes: bool) -> CircuitBreaker:
     breaker = CircuitBreaker()
     for success in outcomes:
-        breaker.record(0, succeeded=success)
+        breaker.record_outcome(0, succeeded=success)
     return breaker
 
 
@@ -37,14 +37,14 @@ def breaker_after(*outcomes: bool) -> CircuitBreaker:
     ],
 )
 def test_breaker_opens_if_half_of_twenty_calls_fail(outcomes: list[bool], is_closed: bool) -> None:
-    assert breaker_after(*outcomes).allows(0) is is_closed
+    assert breaker_after(*outcomes).allows_call(0) is is_closed
 
 
 def breaker_after_outage(*calls: tuple[float, bool]) -> CircuitBreaker:
     """Return a breaker after failed calls, given as pairs of a time and `is_retry`."""
     breaker = CircuitBreaker()
     for at, is_retry in calls:
-        breaker.record(at, succeeded=False, is_down=True, is_retry=is_retry)
+        breaker.record_outcome(at, succeeded=False, is_down=True, is_retry=is_retry)
     return breaker
 
 
@@ -60,29 +60,29 @@ def breaker_after_outage(*calls: tuple[float, bool]) -> CircuitBreaker:
 def test_breaker_opens_sooner_if_the_provider_is_down_for_a_second(
     calls: list[tuple[float, bool]], is_closed: bool
 ) -> None:
-    assert breaker_after_outage(*calls).allows(1 if not is_closed else 9) is is_closed
+    assert breaker_after_outage(*calls).allows_call(1 if not is_closed else 9) is is_closed
 
 
 @pytest.mark.parametrize("success", [True, False])
 def test_any_response_counts_as_the_provider_being_up(success: bool) -> None:
     breaker = breaker_after_outage((0, False), (1, False))
-    breaker.record(2, succeeded=success)
-    breaker.record(3, succeeded=False, is_down=True)
-    breaker.record(3.5, succeeded=False, is_down=True)
-    assert breaker.allows(3.5) is True
+    breaker.record_outcome(2, succeeded=success)
+    breaker.record_outcome(3, succeeded=False, is_down=True)
+    breaker.record_outcome(3.5, succeeded=False, is_down=True)
+    assert breaker.allows_call(3.5) is True
 
 
 def test_late_failure_of_an_older_call_does_not_delay_the_trial_call() -> None:
     breaker = breaker_after(*[False] * 20)
-    breaker.record(4, succeeded=False, is_down=True, is_trial=False)
+    breaker.record_outcome(4, succeeded=False, is_down=True, is_trial=False)
 
-    assert (breaker.allows(5), breaker.failed_trials) == (True, 0)
+    assert (breaker.allows_call(5), breaker.failed_trial_count) == (True, 0)
 
 
 def test_open_breaker_lets_one_call_through_after_a_while() -> None:
     breaker = breaker_after(*[False] * 20)
 
-    assert [breaker.allows(now) for now in (4.9, 5, 5.1, 9.9)] == [False, True, False, False]
+    assert [breaker.allows_call(now) for now in (4.9, 5, 5.1, 9.9)] == [False, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_trial_call_closes_the_breaker_or_keeps_it_open(
 ) -> None:
     breaker = breaker_after(*[False] * 20)
     tried_at, *later = times
-    breaker.allows(tried_at)
+    breaker.allows_call(tried_at)
     if success is not None:
-        breaker.record(6, succeeded=success)
+        breaker.record_outcome(6, succeeded=success)
 
-    assert [breaker.allows(now) for now in later] == allowed
+    assert [breaker.allows_call(now) for now in later] == allowed

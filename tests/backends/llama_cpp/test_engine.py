@@ -13,7 +13,7 @@ from bot.backends.llama_cpp.engine import (
     running_engine,
     to_wire,
 )
-from bot.backends.llama_cpp.sampling import to_sampling
+from bot.backends.llama_cpp.sampling import to_sampling_parameters
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.errors import BackendUnavailable, SettingsError
 from tests.backends.asking import prompt
@@ -21,7 +21,7 @@ from tests.backends.asking import prompt
 
 def body(stop: tuple[str, ...] = (), **given: object) -> dict[str, object]:
     asked = prompt("hello", **given)
-    request = GenerationRequest([1, 2, 3], stop, to_sampling(asked), asked.output_limit)
+    request = GenerationRequest([1, 2, 3], stop, to_sampling_parameters(asked), asked.output_limit)
     return to_wire(request, "smol")
 
 

@@ -46,7 +46,7 @@ class QueueHarness:
 
     def finish_running(self, seconds: float = 1.0) -> str:
         """Finish the running request and return its name."""
-        name = next(name for name, ticket, _ in self._entries if ticket.admitted.is_set())
+        name = next(name for name, ticket, _ in self._entries if ticket.admission.is_set())
         self.clock.seconds += seconds
         self.leave(name)
         return name
@@ -134,12 +134,12 @@ def test_request_to_a_full_queue_is_refused_with_the_length_and_wait() -> None:
 def test_one_chat_cannot_take_all_slots() -> None:
     harness = QueueHarness(slots=4)
     noisy = [harness.enqueue(f"noisy {n}", "noisy", f"somebody {n}") for n in range(6)]
-    assert [one.admitted.is_set() for one in noisy] == [True] * 3 + [False] * 3
-    assert harness.enqueue("quiet", "quiet", "quiet").admitted.is_set()
+    assert [one.admission.is_set() for one in noisy] == [True] * 3 + [False] * 3
+    assert harness.enqueue("quiet", "quiet", "quiet").admission.is_set()
     harness.leave("noisy 0")
-    assert noisy[3].admitted.is_set()
+    assert noisy[3].admission.is_set()
     harness.leave("noisy 1")
-    assert not noisy[4].admitted.is_set(), "others held one slot, and one more may come"
+    assert not noisy[4].admission.is_set(), "others held one slot, and one more may come"
 
 
 def test_full_queue_refuses_a_busy_chat_even_if_a_slot_is_reserved_for_others() -> None:
@@ -149,7 +149,7 @@ def test_full_queue_refuses_a_busy_chat_even_if_a_slot_is_reserved_for_others() 
     with pytest.raises(BackendUnavailable):
         harness.enqueue("noisy", "noisy", "one more")
     assert harness.queue.waiting_count == 2
-    assert harness.enqueue("quiet", "quiet", "quiet").admitted.is_set()
+    assert harness.enqueue("quiet", "quiet", "quiet").admission.is_set()
 
 
 def _answer_seconds(*, with_noise: bool) -> list[float]:
@@ -174,7 +174,7 @@ def _answer_seconds(*, with_noise: bool) -> list[float]:
                 taken.append(clock.seconds - asked_at[name])
             pause = chances[name].expovariate(1 / 20) if is_quiet else 0
             heapq.heappush(events, (clock.seconds + pause, "ask", name))
-        for one in [one for one, ticket in waiting.items() if ticket.admitted.is_set()]:
+        for one in [one for one, ticket in waiting.items() if ticket.admission.is_set()]:
             del waiting[one]
             heapq.heappush(events, (clock.seconds + chances[one].uniform(5, 15), "end", one))
     return taken
@@ -206,6 +206,6 @@ def test_no_slot_is_lost_over_many_requests() -> None:
         harness.leave("e")
         assert len(harness.finish_all()) == 3
 
-    assert harness.enqueue("x", "x", "x").admitted.is_set()
-    assert harness.enqueue("y", "y", "y").admitted.is_set()
-    assert not harness.enqueue("z", "z", "z").admitted.is_set()
+    assert harness.enqueue("x", "x", "x").admission.is_set()
+    assert harness.enqueue("y", "y", "y").admission.is_set()
+    assert not harness.enqueue("z", "z", "z").admission.is_set()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.llama_cpp.sampling import find_problems, to_sampling
+from bot.backends.llama_cpp.sampling import find_problems, to_sampling_parameters
 from bot.errors import BackendUnavailable
 from tests.backends.asking import prompt
 
@@ -13,7 +13,7 @@ CASES = json.loads(Path(__file__).with_name("parameters.json").read_text("utf-8"
 
 
 def convert_sampling(**parameters: object) -> dict[str, object]:
-    return to_sampling(prompt(parameters=parameters))
+    return to_sampling_parameters(prompt(parameters=parameters))
 
 
 def test_aliases_are_translated_to_the_engines_names() -> None:
@@ -58,7 +58,7 @@ def test_output_limit_is_the_lowest_of_limit_and_parameters() -> None:
     )
 
     assert asked.output_limit == 9
-    assert to_sampling(asked) == {}
+    assert to_sampling_parameters(asked) == {}
 
 
 def test_string_templates_are_not_sent_to_the_engine() -> None:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from bot.backends.llama_cpp.backend import LlamaCpp
 from bot.backends.llama_cpp.engine import EngineConfig, GenerationRequest
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.model_files.store import DEFAULT_FILE
+from bot.backends.model_files.store import DEFAULT_MODEL_FILE
 from bot.chat.prompt import (
     Delta,
     Finish,
@@ -111,7 +111,7 @@ async def test_call_arrives_with_the_finish_event_and_its_result_is_in_the_next_
     assert "<tool_response>\n> 2d6: 8\n</tool_response>" in engine.read()
 
 
-@pytest.mark.parametrize(("file_name", "limit"), [("m.gguf", None), (DEFAULT_FILE, 400)])
+@pytest.mark.parametrize(("file_name", "limit"), [("m.gguf", None), (DEFAULT_MODEL_FILE, 400)])
 async def test_only_the_bundled_model_has_its_own_tool_limit(
     local: Callable[[], Local], limit: int | None
 ) -> None:

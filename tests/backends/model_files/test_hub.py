@@ -56,7 +56,7 @@ async def fake_hub(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeHub]:
 
 
 async def pull(word: str, data_dir: Path) -> Path:
-    source = hub.parse_source(word)
+    source = hub.parse_model_source(word)
     assert source is not None
     return await hub.pull_model(source, data_dir, lambda _: None)
 
@@ -76,7 +76,7 @@ async def pull(word: str, data_dir: Path) -> Path:
 def test_hub_source_is_parsed_into_repository_and_file(
     word: str, found: tuple[str, str] | None
 ) -> None:
-    assert hub.parse_source(word) == found
+    assert hub.parse_model_source(word) == found
 
 
 @pytest.mark.parametrize("cut_at", [None, 6])

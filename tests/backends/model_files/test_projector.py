@@ -6,7 +6,7 @@ import pytest
 
 from bot.backends.llama_cpp.images import check_projector, find_projector
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.model_files.store import DEFAULT_FILE, models_folder
+from bot.backends.model_files.store import DEFAULT_MODEL_FILE, models_folder
 from bot.errors import SettingsError
 from tests.backends import tiny_gguf, toy_projector
 
@@ -27,7 +27,10 @@ def test_projector_is_distinguished_from_other_files(tmp_path: Path) -> None:
 
 def test_projector_belongs_to_the_default_model_only(tmp_path: Path) -> None:
     models_folder(tmp_path).mkdir()
-    own, other = models_folder(tmp_path) / DEFAULT_FILE, models_folder(tmp_path) / "other.gguf"
+    own, other = (
+        models_folder(tmp_path) / DEFAULT_MODEL_FILE,
+        models_folder(tmp_path) / "other.gguf",
+    )
     own.touch()
     projector = toy_projector.write(tmp_path / "toy.gguf")
     settings = LlamaCppSettings(projector_path=projector)

@@ -36,7 +36,7 @@ def find_model(word: str, data_dir: Path, **given: object) -> Path:
 @pytest.mark.parametrize(
     ("word", "given", "file"),
     [
-        ("default", {}, f"models/{model_store.DEFAULT_FILE}"),
+        ("default", {}, f"models/{model_store.DEFAULT_MODEL_FILE}"),
         ("default", {"model_path": "elsewhere/mine.gguf"}, "elsewhere/mine.gguf"),
         ("default", {"model": "qwen"}, "models/qwen.gguf"),
         ("qwen", {}, "models/qwen.gguf"),
@@ -48,7 +48,7 @@ def find_model(word: str, data_dir: Path, **given: object) -> Path:
 def test_model_name_refers_to_a_file(
     tmp_path: Path, put: Callable[[str], Path], word: str, given: dict[str, str], file: str
 ) -> None:
-    for name in (model_store.DEFAULT_FILE, "qwen.gguf"):
+    for name in (model_store.DEFAULT_MODEL_FILE, "qwen.gguf"):
         put(f"models/{name}")
     put("elsewhere/mine.gguf")
     (tmp_path / "models" / "best.gguf").symlink_to(tmp_path / "models" / "qwen.gguf")
@@ -83,7 +83,7 @@ def test_hostile_source_does_not_import_a_file(tmp_path: Path, case: dict[str, A
         model_store.import_model(Path(word), tmp_path)
 
     assert model_store.list_models(tmp_path) == []
-    assert hub.parse_source(word) is None
+    assert hub.parse_model_source(word) is None
 
 
 @pytest.mark.parametrize("name", ["a b", "-rf", ".hidden", "x..y", "NUL", "com1.q4", "n\0", "a/b"])
@@ -174,7 +174,7 @@ async def test_failed_download_is_reported_in_one_line(
 
 
 async def test_model_is_not_downloaded_again(tmp_path: Path, put: Callable[[str], Path]) -> None:
-    path = put(f"models/{model_store.DEFAULT_FILE}")
+    path = put(f"models/{model_store.DEFAULT_MODEL_FILE}")
     told: list[str] = []
 
     assert await model_store.pull_default_model(tmp_path, told.append) == path

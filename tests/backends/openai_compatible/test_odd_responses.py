@@ -34,7 +34,7 @@ def parse_response(
     parser = ChatCompletionsParser(context)
     pieces = [parser.feed(body[at : at + size]) for at in range(0, len(body), size)]
     if not parser.done:
-        pieces.append(parser.end())
+        pieces.append(parser.parse_end())
     failed = next((one.error for one in pieces if one.error), None)
     return "".join(one.text for one in pieces), parser.reason, failed
 
