@@ -29,9 +29,9 @@ _TOKEN_VECTOR_DIMENSIONS = 3  # texts, tokens, numbers
 class _OnnxModel:
     """An ONNX model with its tokenizer, loaded on first use; thread-safe."""
 
-    def __init__(self, model: Path, tokenizer: Path, *, uses_mean_pooling: bool) -> None:
-        self._model = model
-        self._tokenizer = tokenizer
+    def __init__(self, model_file: Path, tokenizer_file: Path, *, uses_mean_pooling: bool) -> None:
+        self._model = model_file
+        self._tokenizer = tokenizer_file
         self._uses_mean_pooling = uses_mean_pooling
         self._load_lock = threading.Lock()
         self._session_and_tokenizer: tuple[Any, Any] | None = None
@@ -97,10 +97,10 @@ def _uses_mean_pooling(model: Path) -> bool:
     if config is None:
         return False
     try:
-        pooling = msgspec.json.decode(config.read_bytes(), type=dict[str, object])
+        pooling_config = msgspec.json.decode(config.read_bytes(), type=dict[str, object])
     except msgspec.DecodeError as error:
         raise SettingsError(f"{_PATH_SETTING}: {config} cannot be read: {error}") from None
-    return pooling.get("pooling_mode_mean_tokens") is True
+    return pooling_config.get("pooling_mode_mean_tokens") is True
 
 
 def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
@@ -112,11 +112,11 @@ def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
             f"TROUPE_EMBEDDING__KIND=onnx needs {' and '.join(missing)}; "
             f"`pip install {' '.join(missing)}`"
         )
-    file = _find_model_file(settings.model_path.expanduser())
-    tokenizer = _find_nearby_file(file, "tokenizer.json")
-    if tokenizer is None:
-        raise SettingsError(f"{_PATH_SETTING}: there is no tokenizer.json beside {file}")
-    uses_mean_pooling = _uses_mean_pooling(file)
-    embed = _OnnxModel(file, tokenizer, uses_mean_pooling=uses_mean_pooling).embed
-    version = f"{model_fingerprint(file)}:{'mean' if uses_mean_pooling else 'first'}"
-    return FunctionEmbedder(embed, embed, name="onnx", version=version, description=file.name)
+    model_file = _find_model_file(settings.model_path.expanduser())
+    tokenizer_file = _find_nearby_file(model_file, "tokenizer.json")
+    if tokenizer_file is None:
+        raise SettingsError(f"{_PATH_SETTING}: there is no tokenizer.json beside {model_file}")
+    uses_mean_pooling = _uses_mean_pooling(model_file)
+    embed = _OnnxModel(model_file, tokenizer_file, uses_mean_pooling=uses_mean_pooling).embed
+    version = f"{model_fingerprint(model_file)}:{'mean' if uses_mean_pooling else 'first'}"
+    return FunctionEmbedder(embed, embed, name="onnx", version=version, description=model_file.name)

@@ -43,13 +43,13 @@ def main() -> None:
 
 def to_jpeg(data: bytes) -> bytes:
     """Return the first frame of a picture as an upright JPEG that is small enough for models."""
-    with Image.open(io.BytesIO(data), formats=_PICTURE_FORMATS) as opened:
-        width, height = opened.size
+    with Image.open(io.BytesIO(data), formats=_PICTURE_FORMATS) as source_picture:
+        width, height = source_picture.size
         if width * height > _MAX_PIXELS:
             raise ValueError(f"{width} x {height} pixels are too many")
-        opened.draft("RGB", (_MAX_SIDE_PIXELS, _MAX_SIDE_PIXELS))
-        opened.load()
-        picture = ImageOps.exif_transpose(opened)
+        source_picture.draft("RGB", (_MAX_SIDE_PIXELS, _MAX_SIDE_PIXELS))
+        source_picture.load()
+        picture = ImageOps.exif_transpose(source_picture)
     picture.thumbnail((_MAX_SIDE_PIXELS, _MAX_SIDE_PIXELS))
     output = io.BytesIO()
     _flatten_on_white(picture).save(output, "JPEG", quality=_JPEG_QUALITY)
@@ -58,13 +58,13 @@ def to_jpeg(data: bytes) -> bytes:
 
 def crop_face(png: bytes) -> bytes:
     """Crop a portrait to a small square around its upper middle; return it as PNG."""
-    with Image.open(io.BytesIO(png), formats=("PNG",)) as opened:
-        width, height = opened.size
+    with Image.open(io.BytesIO(png), formats=("PNG",)) as portrait:
+        width, height = portrait.size
         if width * height > _MAX_PIXELS:
             raise ValueError(f"{width} x {height} pixels are too many")
-        face = ImageOps.fit(opened.convert("RGBA"), _FACE_SIZE, centering=(0.5, 0.2))
+        face_picture = ImageOps.fit(portrait.convert("RGBA"), _FACE_SIZE, centering=(0.5, 0.2))
     output = io.BytesIO()
-    face.save(output, "PNG")
+    face_picture.save(output, "PNG")
     return output.getvalue()
 
 

@@ -140,7 +140,7 @@ class RequestFailed(TroupeError):
     retry_after_seconds: float = 0
     counts_as_failure: bool = True
     """Whether the circuit breaker counts this error as a failure of the service."""
-    is_lasting: bool = False
+    affects_other_prompts: bool = False
     """Whether other prompts to the model would fail, too."""
     is_down: bool = False
     """Whether the service is down; the circuit breaker then opens sooner."""
@@ -264,7 +264,7 @@ def _translate_refusal(
         f"{endpoint} {problem}",
         notice=_NOTICES_BY_KIND.get(refusal.kind, _CONFIGURATION_NOTICE),
         counts_as_failure=False,
-        is_lasting=refusal.affects_all_prompts,
+        affects_other_prompts=refusal.affects_all_prompts,
         rejects_system_role=refusal.kind == "roles",
         rejected_length=read_length_limits(body) if refusal.kind == "too long" else None,
     )
@@ -308,7 +308,7 @@ def timeout_error(
     setting_name = endpoint.setting_name(field)
     remedy = f"use another provider or `fallbacks`, or raise {setting_name} to wait longer"
     message = f"{endpoint} sent {problem} within {seconds:g} s; {remedy}"
-    return RequestFailed(message, is_lasting=sent_nothing, is_down=sent_nothing)
+    return RequestFailed(message, affects_other_prompts=sent_nothing, is_down=sent_nothing)
 
 
 def suspended_timeout_error(endpoint: Endpoint) -> RequestFailed:

@@ -126,9 +126,9 @@ class HttpChatBackend(Backend, Generic[S]):
     def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         model = self._resolve_model(prompt)
         request = self._to_request(prompt, model)
-        learn_count = partial(self._estimator.learn_from_count, prompt, model)
-        learn_limit = partial(self._learn_context_limit, prompt, model)
-        return self._request_runner.run(request, learn_count, learn_limit)
+        report_prompt_tokens = partial(self._estimator.learn_from_count, prompt, model)
+        report_rejected_length = partial(self._learn_context_limit, prompt, model)
+        return self._request_runner.run(request, report_prompt_tokens, report_rejected_length)
 
     def _learn_context_limit(self, prompt: Prompt, model: str, rejection: RejectedLength) -> None:
         tokens = self._estimator.learn_from_rejection(prompt, model, rejection)

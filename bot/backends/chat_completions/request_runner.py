@@ -237,7 +237,7 @@ class ChatRequestRunner:
         self._charge_retry_budget(request, breaker)
         while True:
             await self._wait_for_breaker(breaker, request)
-            is_trial = breaker.is_open
+            is_trial_call = breaker.is_open
             has_text = False
             try:
                 timeouts = Timeouts(self._settings, self._endpoint, deadline, current_time)
@@ -254,13 +254,13 @@ class ChatRequestRunner:
                     succeeded=not error.counts_as_failure,
                     is_down=error.is_down and not has_text,
                     is_retry=retry_count > 0,
-                    is_trial=is_trial,
+                    is_trial=is_trial_call,
                 )
                 self._record_lasting_error(error, request.model)
                 if has_text:
                     raise _interrupted_error(error) from error
                 # A failed trial call is not retried; the next message is the next trial.
-                gives_up = breaker.is_open and (is_trial or request.has_fallback)
+                gives_up = breaker.is_open and (is_trial_call or request.has_fallback)
                 retry_args = (request, retry_count, load_deadline)
                 pause_seconds = None if gives_up else self._pause_before_retry(error, *retry_args)
                 if pause_seconds is None or pause_seconds >= deadline - current_time():
@@ -292,7 +292,7 @@ class ChatRequestRunner:
         self._record_lasting_error(error, request.model)  # lets this request try the model again
 
     def _record_lasting_error(self, error: RequestFailed, model: str) -> None:
-        if error.is_lasting:
+        if error.affects_other_prompts:
             lasts_until = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
             self._lasting_errors[model] = lasts_until, error
         else:

@@ -34,9 +34,9 @@ def choose_gpu_layer_count(gpu_count: int, layer_setting: str) -> int:
     return int(layer_setting)
 
 
-def free_bytes(root: Path = Path("/")) -> int | None:
+def free_bytes(file_system_root: Path = Path("/")) -> int | None:
     """Return how many bytes can be allocated without swapping, or None if unknown."""
-    return min(_free_memory_limits(root), default=None)
+    return min(_free_memory_limits(file_system_root), default=None)
 
 
 def _free_memory_limits(root: Path) -> Iterator[int]:

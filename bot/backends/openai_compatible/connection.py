@@ -156,7 +156,7 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
     troupe_client = HttpClient(
         f"{url.scheme}://{url.netloc.decode('ascii')}", {}, connect_seconds=settings.connect_seconds
     )
-    client = OneServerClient(HttpTransport(troupe_client))
+    httpx_client = OneServerClient(HttpTransport(troupe_client))
     api_key = _PLACEHOLDER_KEY if key is None else key.get_secret_value()
     base_url = str(url.copy_with(query=None))
     if settings.is_azure and base_url.endswith("/openai"):  # the deployment is part of the path
@@ -166,14 +166,14 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
             api_version=version,
             max_retries=0,
             default_query=url_parameters,
-            http_client=client,
+            http_client=httpx_client,
         )
     return AsyncOpenAI(
         api_key=api_key,
         base_url=base_url,
         max_retries=0,
         default_query={**url_parameters, **({"api-version": version} if version else {})},
-        http_client=client,
+        http_client=httpx_client,
     )
 
 

@@ -75,16 +75,16 @@ class KnownService:
     context_tokens: int | None = None
 
 
-def _read_quirks(entry: dict[str, Any]) -> dict[str, Any]:
+def _read_quirks(catalog_entry: dict[str, Any]) -> dict[str, Any]:
     """Remove the quirks from a catalog entry, and return them as fields of `Quirks`."""
-    names = Quirks.__dataclass_fields__.keys() & entry.keys()
-    quirks = {name: entry.pop(name) for name in names}
-    if limit := entry.pop("limit", None):
+    quirk_names = Quirks.__dataclass_fields__.keys() & catalog_entry.keys()
+    quirks = {name: catalog_entry.pop(name) for name in quirk_names}
+    if limit := catalog_entry.pop("limit", None):
         quirks["parameter_names"] = {
             **dict.fromkeys(_OUTPUT_LIMIT_PARAMETERS - {limit}, limit),
             **quirks.get("parameter_names", {}),
         }
-    if roles := entry.pop("roles", None):
+    if roles := catalog_entry.pop("roles", None):
         quirks["capabilities"] = _CAPABILITIES_BY_ROLE_ORDER[roles]
     return quirks
 
