@@ -77,31 +77,31 @@ class _Commands(TyperGroup):
 
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        name, command, rest = super().resolve_command(ctx, args)
+        name, command, remaining_args = super().resolve_command(ctx, args)
         if args == ["preset", "list"]:
-            listing = import_module("bot.cli.preset_list").list_presets_quickly
-            return "preset list", TyperCommand(None, callback=listing, add_help_option=False), []
+            print_list = import_module("bot.cli.preset_list").list_presets_quickly
+            return "preset list", TyperCommand(None, callback=print_list, add_help_option=False), []
         if name is not None:
             gc.disable()  # imports create no garbage
             try:
                 command = load_command(name)
             finally:
                 gc.enable()
-        return name, command, rest
+        return name, command, remaining_args
 
 
 app = command_app(_HELP_TEXT)
 app.info.cls = _Commands
 
 
-def _print_version(is_set: bool) -> None:
-    if is_set:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(f"troupe {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _options(
+def _accept_shared_options(
     _version: Annotated[
         bool,
         typer.Option(

@@ -63,7 +63,7 @@ from bot.telemetry.logs import only_warnings_logged
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
 
-Report = Callable[[str], None]
+ReportLine = Callable[[str], None]
 
 _CHECK_TIMEOUT_SECONDS = 5.0
 """The time limit for checks that take less than a second unless something is wrong."""
@@ -91,8 +91,8 @@ def check(
     problem.
     """
     os.putenv("RES_OPTIONS", _RESOLVER_OPTIONS)
-    lines = JsonLines(sys.stdout, wants_json_output)
-    with contextlib.redirect_stdout(lines) as output, only_warnings_logged():
+    json_output = JsonLines(sys.stdout, wants_json_output)
+    with contextlib.redirect_stdout(json_output) as output, only_warnings_logged():
 
         def report(line: str) -> None:
             output.level = "error" if line.startswith("WRONG") else "info"
@@ -110,19 +110,19 @@ def check(
 
 
 async def check_everything(
-    settings: Settings, report: Report, *, asks_models: bool = False
+    settings: Settings, report: ReportLine, *, asks_models: bool = False
 ) -> bool:
     """Run all checks concurrently and report a line for each; return whether all succeeded."""
-    unknown_lines = [*plugins.problems.values(), *describe_unknown_variables()]
-    for line in unknown_lines:
+    problem_lines = [*plugins.problems.values(), *describe_unknown_variables()]
+    for line in problem_lines:
         report(f"WRONG  settings: {line}")
-    if not unknown_lines:
+    if not problem_lines:
         report("ok     settings")
-    has_passed = not unknown_lines
+    has_passed = not problem_lines
     async with Renderer() as renderer, asyncio.TaskGroup() as group:
         tasks = [
-            (name, group.create_task(_run_check(subject, seconds)))
-            for name, subject, seconds in _list_checks(settings, renderer, asks_models=asks_models)
+            (name, group.create_task(_run_check(attempt, limit)))
+            for name, attempt, limit in _list_checks(settings, renderer, asks_models=asks_models)
         ]
         for name, outcome in tasks:
             result, problems = await outcome
@@ -135,14 +135,14 @@ async def check_everything(
     return has_passed
 
 
-async def _run_check(subject: Awaitable[str], seconds: float | None) -> tuple[str, Sequence[str]]:
+async def _run_check(attempt: Awaitable[str], limit: float | None) -> tuple[str, Sequence[str]]:
     """Return a check's result and no problems, or "" and a line for each problem."""
     try:
-        async with asyncio.timeout(seconds):
-            return await subject, ()
+        async with asyncio.timeout(limit):
+            return await attempt, ()
     except TimeoutError:
         hint = "check that it is running and that the network works"
-        return "", [f"no answer within {seconds:g} s; {hint}"]
+        return "", [f"no answer within {limit:g} s; {hint}"]
     except TroupeError as error:
         return "", str(error).splitlines()
 
@@ -151,15 +151,15 @@ def _list_checks(
     settings: Settings, renderer: Renderer, *, asks_models: bool
 ) -> Iterator[tuple[str, Awaitable[str], float | None]]:
     """Yield each check's name, coroutine, and timeout (None if it limits its own time)."""
-    folder = _read_presets_or_empty(settings)
-    presets = folder.presets
+    folder_presets = _read_presets_or_empty(settings)
+    presets = folder_presets.presets
     yield "presets", _test_presets(settings, renderer), _CHECK_TIMEOUT_SECONDS
     yield "database", _test_database(settings), _CHECK_TIMEOUT_SECONDS
     yield "access", _describe_access(settings), _CHECK_TIMEOUT_SECONDS
     yield "signals", _test_signals(settings), _CHECK_TIMEOUT_SECONDS
     for spec in settings.configured_platforms:
         yield spec.kind, _test_platform(spec, settings), _CHECK_TIMEOUT_SECONDS
-    if select_stories(presets, folder.stories):
+    if select_stories(presets, folder_presets.stories):
         yield "embedding", _test_embedder(settings), _CHECK_TIMEOUT_SECONDS
     for name in settings.mcp_servers:
         yield f"MCP server {name}", _test_tool_server(name, settings), None
@@ -197,8 +197,8 @@ def _models_by_provider(
 ) -> Mapping[str, Sequence[str]]:
     """Return the models that presets use, by provider; without presets, the configured models."""
     if not presets:
-        implicit = {name for spec in backend_specs() for name in spec.providers_without_settings}
-        return {name: ["default"] for name in settings.providers if name not in implicit}
+        builtin_ids = {name for spec in backend_specs() for name in spec.providers_without_settings}
+        return {name: ["default"] for name in settings.providers if name not in builtin_ids}
     models_by_provider: dict[str, list[str]] = {}
     for name, model in (pair for each in presets.values() for pair in used_models(each)):
         if name in settings.providers and model not in models_by_provider.setdefault(name, []):
@@ -215,15 +215,15 @@ async def _test_presets(settings: Settings, renderer: Renderer) -> str:
     add_backends({}, settings, usable_presets.values(), renderer)
     for preset in usable_presets.values():
         problems += await find_template_problems(preset, renderer)
-    default = ""
+    default_name = ""
     try:
-        default = content.find(settings.default_preset).name
+        default_name = content.find(settings.default_preset).name
     except PresetError as error:
         if preset_id(settings.default_preset) not in map(preset_id, content.disabled):
             problems.append(f"TROUPE_DEFAULT_PRESET: {error}")
     if problems:
         raise PresetError("\n".join(problems))
-    return f"{len(usable_presets)} in {folder}; {default} is the default"
+    return f"{len(usable_presets)} in {folder}; {default_name} is the default"
 
 
 async def _test_database(settings: Settings) -> str:
@@ -240,12 +240,12 @@ async def _describe_access(settings: Settings) -> str:
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
             by_scope = await SqlChatSettings(database, SystemClock()).get_scopes([INSTALLATION])
             chat_rules = select_access_rules(by_scope.get(INSTALLATION, {}))
-    other_rules = {name: value for name, value in chat_rules.items() if name not in fixed_rules}
-    rules = [
+    chat_only_rules = {name: value for name, value in chat_rules.items() if name not in fixed_rules}
+    rule_texts = [
         *(f"{one} (TROUPE_ACCESS)" for one in describe_rules(fixed_rules)),
-        *(f"{one} (/access)" for one in describe_rules(other_rules)),
+        *(f"{one} (/access)" for one in describe_rules(chat_only_rules)),
     ]
-    return ", ".join(rules) or "everyone, unless a chat's rules say otherwise (/access show)"
+    return ", ".join(rule_texts) or "everyone, unless a chat's rules say otherwise (/access show)"
 
 
 async def _test_signals(settings: Settings) -> str:
@@ -260,12 +260,12 @@ async def _test_platform(spec: PlatformSpec, settings: Settings) -> str:
     bot_settings = settings.platform(spec)
     account_setup = None if bot_settings is None else create_account_setup(spec, bot_settings)
     if account_setup is not None:  # needs no platform library, which takes seconds to import
-        async with _close_after(account_setup):
+        async with _closing(account_setup):
             account = await account_setup.inspect()
         if not account.can_receive:
             raise PlatformFatal(describe_account(account))
         return describe_account(account)
-    async with _close_after(create_platform(spec, bot_settings, PlatformContext())) as platform:
+    async with _closing(create_platform(spec, bot_settings, PlatformContext())) as platform:
         return await platform.check()
 
 
@@ -274,20 +274,20 @@ def describe_account(account: BotAccount) -> str:
 
 
 async def _test_embedder(settings: Settings) -> str:
-    async with _close_after(make_embedder(settings.embedding, settings.data_dir)) as embedder:
+    async with _closing(make_embedder(settings.embedding, settings.data_dir)) as embedder:
         return await embedder.check()
 
 
 async def _test_tool_server(name: str, settings: Settings) -> str:
     data_dir = create_data_dir(settings.data_dir)
     server = make_tool_servers({name: settings.mcp_servers[name]}, data_dir)[name]
-    specs, omitted_tools = await server.check(), server.omitted_tools
-    offer_text = f"{len(specs)} tools: {', '.join(one.name for one in specs)}"
+    tool_specs, omitted_tools = await server.check(), server.omitted_tools
+    tools_text = f"{len(tool_specs)} tools: {', '.join(one.name for one in tool_specs)}"
     if not omitted_tools:
-        return offer_text
-    others = ", ".join(omitted_tools)
-    variable = f"TROUPE_MCP_SERVERS__{name.upper()}__TOOLS"
-    return f"{offer_text}; other tools, offered only if {variable} lists them: {others}"
+        return tools_text
+    omitted_names = ", ".join(omitted_tools)
+    variable_name = f"TROUPE_MCP_SERVERS__{name.upper()}__TOOLS"
+    return f"{tools_text}; other tools, offered only if {variable_name} lists them: {omitted_names}"
 
 
 async def _test_provider(
@@ -328,7 +328,7 @@ async def _ask_model(
     limit = None if limited_preset is None else limited_preset.output_limit
     prompt = Prompt((Message("user", _TEST_QUESTION),), model, "check", max_output_tokens=limit)
     started_at, finish = time.monotonic(), Finish(FinishReason.STOP)
-    text, has_thoughts = "", False
+    answer_text, has_thoughts = "", False
     async with (
         _open_backend(name, settings, renderer) as backend,
         aclosing(backend.generate(prompt)) as events,
@@ -336,34 +336,34 @@ async def _ask_model(
         async for event in events:
             match event:
                 case Delta():
-                    text += event.text
+                    answer_text += event.text
                 case ReasoningDelta():
                     has_thoughts = True
                 case Retraction():
-                    text, has_thoughts = "", True
+                    answer_text, has_thoughts = "", True
                 case Finish():
                     finish = event
                 case QueuePosition() | RateLimitWait():
                     pass
     usage = finish.usage
-    if not text.strip():
+    if not answer_text.strip():
         raise BackendUnavailable(
             _explain_missing_answer(limited_preset)
             if has_thoughts and finish.reason is FinishReason.LENGTH
             else "it sent an empty answer"
         )
-    counts = f"{usage.prompt_tokens} tokens read, {usage.output_tokens} written"
-    usage_text = counts if usage.output_tokens else "it reports no usage, so costs are estimated"
+    token_use = f"{usage.prompt_tokens} tokens read, {usage.output_tokens} written"
+    usage_text = token_use if usage.output_tokens else "it reports no usage, so costs are estimated"
     return f"after {time.monotonic() - started_at:.1f} s; {usage_text}"
 
 
 def _explain_missing_answer(limited_preset: Preset | None) -> str:
-    limit, remedy = "its", "give it a larger context"
+    amount, remedy = "its", "give it a larger context"
     if limited_preset is not None:
-        limit = f"its {limited_preset.output_limit}"
+        amount = f"its {limited_preset.output_limit}"
         remedy = f"remove or raise max_output_tokens in preset {limited_preset.name!r}"
     return (
-        f"it used up {limit} output tokens for thinking and did not answer; {remedy}, or choose a"
+        f"it used up {amount} output tokens for thinking and did not answer; {remedy}, or choose a"
         " model that does not think"
     )
 
@@ -377,7 +377,7 @@ _Closable = TypeVar("_Closable", AccountSetup, Backend, Embedder, Platform)
 
 
 @contextlib.asynccontextmanager
-async def _close_after(resource: _Closable) -> AsyncIterator[_Closable]:
+async def _closing(resource: _Closable) -> AsyncIterator[_Closable]:
     """Close an object after the block, without waiting long, because the process exits anyway."""
     try:
         yield resource
@@ -390,4 +390,4 @@ async def _close_after(resource: _Closable) -> AsyncIterator[_Closable]:
 def _open_backend(
     name: str, settings: Settings, renderer: Renderer
 ) -> contextlib.AbstractAsyncContextManager[Backend]:
-    return _close_after(make_backend(name, settings.providers[name], settings.data_dir, renderer))
+    return _closing(make_backend(name, settings.providers[name], settings.data_dir, renderer))

@@ -76,7 +76,7 @@ def add_token(
     ] = None,
 ) -> None:
     """Create an API token and print it; only its hash is stored."""
-    scopes = frozenset(_parse_scope(name) for given in scope for name in given.split(","))
+    scopes = frozenset(_parse_scope(name) for names in scope for name in names.split(","))
     token = generate_token(API_PREFIX)
     for one in channel or ():
         if not re.fullmatch(r"[^\s:]+:[^\s#]+", one):

@@ -84,7 +84,7 @@ def copy_database(
     require_database(settings)
     _require_other_database(settings, to)
     with _stopped_service(settings):
-        row_count = run_async(_copy(settings.sqlalchemy_url, to))
+        row_count = run_async(_copy_all_rows(settings.sqlalchemy_url, to))
     print_line(
         f"{row_count} rows are the same in both databases; set TROUPE_DATABASE_URL to the other one"
     )
@@ -97,11 +97,11 @@ def back_up_database(
     """Back up the SQLite database to a new file, even while the service runs."""
     settings = read_settings()
     require_database(settings)
-    database = sqlite_file(settings.sqlalchemy_url)
-    if database is None:
+    database_file = sqlite_file(settings.sqlalchemy_url)
+    if database_file is None:
         raise SettingsError("TROUPE_DATABASE_URL is a PostgreSQL database; back it up with pg_dump")
-    size = back_up(database, file)
-    print_line(f"the database was backed up to {file} ({size / 1e6:.1f} MB)")
+    backup_size = back_up(database_file, file)
+    print_line(f"the database was backed up to {file} ({backup_size / 1e6:.1f} MB)")
 
 
 @app.command("encrypt")
@@ -144,8 +144,8 @@ def restore_database(
     troupe.db.replaced, with a number if that file exists.
     """
     settings = read_settings()
-    database = sqlite_file(settings.sqlalchemy_url)
-    if database is None:
+    database_file = sqlite_file(settings.sqlalchemy_url)
+    if database_file is None:
         raise SettingsError(
             "TROUPE_DATABASE_URL is a PostgreSQL database; restore it with its own tools, then run"
             " `troupe db restored`"
@@ -153,12 +153,12 @@ def restore_database(
     tombstones = _read_all_tombstones(settings, forgotten)
     with _stopped_service(settings):
         now = SystemClock().now()
-        until = min(last_write_time(database) or now, now)
-        copy = copy_backup(file, database)
-        report = run_async(_prepare_restored(settings, f"sqlite:///{copy}", tombstones, until))
-        old_file = replace_database(copy, database, until)
+        cutoff = min(last_write_time(database_file) or now, now)
+        backup = copy_backup(file, database_file)
+        counts = run_async(_prepare_restored(settings, f"sqlite:///{backup}", tombstones, cutoff))
+        old_file = replace_database(backup, database_file, cutoff)
         _delete_slots(settings)
-    _print_restore_report(*report, len(tombstones))
+    _print_restore_report(*counts, len(tombstones))
     print_line(f"restored {file}; the old database was kept as {old_file}. Now start the service")
 
 
@@ -179,12 +179,12 @@ def finish_restore(
     """
     settings = read_settings()
     require_database(settings)
-    until = _parse_moment(answered_until) if answered_until else SystemClock().now()
+    cutoff = _parse_moment(answered_until) if answered_until else SystemClock().now()
     tombstones = _read_all_tombstones(settings, forgotten)
     with lock_data_dir(settings.data_dir):
-        report = run_async(_prepare_restored(settings, settings.sqlalchemy_url, tombstones, until))
+        counts = run_async(_prepare_restored(settings, settings.sqlalchemy_url, tombstones, cutoff))
         _delete_slots(settings)
-    _print_restore_report(*report, len(tombstones))
+    _print_restore_report(*counts, len(tombstones))
 
 
 @contextmanager
@@ -197,16 +197,16 @@ def _stopped_service(settings: Settings) -> Iterator[None]:
 
 def _require_other_database(settings: Settings, url: str) -> None:
     try:
-        is_same = parse_url(url) == parse_url(settings.sqlalchemy_url)
+        is_same_database = parse_url(url) == parse_url(settings.sqlalchemy_url)
     except (ArgumentError, ValueError):
         raise SettingsError(
             "--to is not a database URL; write it as postgresql+asyncpg://user@host/name"
         ) from None
-    if is_same:
+    if is_same_database:
         raise SettingsError("--to is the database already in use; name a different one")
 
 
-async def _copy(source_url: str, target_url: str) -> int:
+async def _copy_all_rows(source_url: str, target_url: str) -> int:
     async with (
         open_without_decrypting(source_url) as source,
         open_without_decrypting(target_url) as target,
@@ -232,27 +232,27 @@ async def _upgrade(settings: Settings) -> str | None:
 
 
 async def _prepare_restored(
-    settings: Settings, url: str, tombstones: Sequence[Tombstone], until: float
+    settings: Settings, url: str, tombstones: Sequence[Tombstone], cutoff: float
 ) -> tuple[int, int]:
     async with open_database(url, settings.text_encryption) as database:
-        report = await prepare_restored(database, tombstones, until, SystemClock().now())
+        counts = await prepare_restored(database, tombstones, cutoff, SystemClock().now())
         await _delete_web_messages(database, tombstones)
-        answered_until = datetime.fromtimestamp(until, UTC).isoformat(timespec="seconds")
-        await log_change(database, "restore database", f"answered until {answered_until}")
-    return report
+        cutoff_text = datetime.fromtimestamp(cutoff, UTC).isoformat(timespec="seconds")
+        await log_change(database, "restore database", f"answered until {cutoff_text}")
+    return counts
 
 
 async def _delete_web_messages(database: Database, tombstones: Sequence[Tombstone]) -> None:
     clock = SystemClock()
-    web = WebMessageBlanker(
+    web_blanker = WebMessageBlanker(
         SqlWebChannels(database, InProcessSignals()),
         Conversations(database, clock),
         SqlHistoryIndex(database),
         SqlInbox(database, clock),
     )
     conversations = {one.conversation for one in tombstones if one.conversation is not None}
-    for key in sorted(conversations, key=lambda each: parse_address(each).channel):
-        await web.forget(key)
+    for conversation in sorted(conversations, key=lambda each: parse_address(each).channel):
+        await web_blanker.forget(conversation)
 
 
 def _read_all_tombstones(settings: Settings, files: Sequence[Path] | None) -> list[Tombstone]:

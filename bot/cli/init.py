@@ -97,7 +97,7 @@ def init(
     admins = list(admin or ())
     read_settings(admins=",".join(admins))  # raises if one of them is not an id
     tokens = {"telegram": telegram_token, "discord": discord_token}
-    flag_choice = _model_from_flags(provider, api_key, base_url, model, model_file)
+    flag_choice = _read_model_flags(provider, api_key, base_url, model, model_file)
     try:
         if not yes:
             print_line("Set up Troupe: Enter skips a question, and nothing is saved until the end.")
@@ -105,9 +105,9 @@ def init(
             choice = _choose_model(flag_choice, pull, settings, check=check, yes=yes)
             bots = _choose_bots(tokens, settings, check=check, yes=yes)
             admins += _choose_first_admin(bots, first_admin, settings, may_ask=not (yes or admins))
-        by_kind = {bot.spec.kind: bot.token for bot in bots}
-        variables = bot_variables(by_kind, admins, settings)
-        _write_env_file({**(choice.variables if choice else {}), **variables}, env_file, yes=yes)
+        tokens_by_kind = {bot.spec.kind: bot.token for bot in bots}
+        bot_settings = bot_variables(tokens_by_kind, admins, settings)
+        _write_env_file({**(choice.variables if choice else {}), **bot_settings}, env_file, yes=yes)
     except (KeyboardInterrupt, EOFError, typer.Abort):
         sys.stdout.write("\n")
         sys.stderr.write("troupe: setup was stopped; nothing was written\n")
@@ -130,8 +130,8 @@ def _write_env_file(changes: Mapping[str, str | None], env_file: Path, *, yes: b
     if not variables:
         print_line("Nothing was chosen, so nothing was written. To chat here, run `troupe chat`.")
         return
-    shown = (name if value is not None else f"no {name}" for name, value in variables.items())
-    print_line(f"Changes to {env_file}: {', '.join(shown)}")
+    name_texts = (name if value is not None else f"no {name}" for name, value in variables.items())
+    print_line(f"Changes to {env_file}: {', '.join(name_texts)}")
     if not yes and not confirm("Write the file?", default=True):
         print_line("Nothing was written.")
         return
@@ -175,7 +175,7 @@ def _choose_option(
         print_line(f"Please type a number from 1 to {len(options)}, or press Enter.")
 
 
-def _model_from_flags(
+def _read_model_flags(
     provider: str | None,
     api_key: str | None,
     base_url: str | None,
@@ -186,17 +186,17 @@ def _model_from_flags(
         return ModelChoice()
     if provider is not None and base_url is None:
         provider = find_service(provider) or provider
-    known = sorted({INCLUDED_MODEL, *SERVICE_TITLES})
-    if provider is not None and provider not in known and base_url is None:
-        matches = difflib.get_close_matches(provider, known, n=1)
-        hint = f"did you mean {matches[0]}?" if matches else f"known: {', '.join(known)}"
+    known_providers = sorted({INCLUDED_MODEL, *SERVICE_TITLES})
+    if provider is not None and provider not in known_providers and base_url is None:
+        matches = difflib.get_close_matches(provider, known_providers, n=1)
+        hint = f"did you mean {matches[0]}?" if matches else f"known: {', '.join(known_providers)}"
         raise UserError(f"there is no provider {provider!r}; {hint}; any other needs --base-url")
     if not any((provider, api_key, base_url, model, model_file)):
         return None
     if api_key and not (provider or base_url):
         raise UserError("--api-key needs --provider or --base-url: whose key is it?")
-    path = model_file.expanduser().absolute() if model_file else None
-    return ModelChoice(provider, base_url, api_key, model, path)
+    model_path = model_file.expanduser().absolute() if model_file else None
+    return ModelChoice(provider, base_url, api_key, model, model_path)
 
 
 def _ask_for_model(settings: Settings) -> ModelChoice | None:
@@ -216,16 +216,16 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
         "a server with OpenAI's API, by its address": _ask_for_address,
     }
 
-    def find(words: str) -> Callable[[], ModelChoice | None] | None:
-        service = find_service(words)
+    def find_step(typed_name: str) -> Callable[[], ModelChoice | None] | None:
+        service = find_service(typed_name)
         return partial(_ask_about_service, service) if service else None
 
     while True:
-        ask = _choose_option("Which one? (Enter: keep the current settings)", options, find)
-        if ask is None:
+        choose = _choose_option("Which one? (Enter: keep the current settings)", options, find_step)
+        if choose is None:
             return None
         try:
-            choice = ask()
+            choice = choose()
             if choice is not None:
                 return _check_model(choice, settings)
         except TroupeError as error:
@@ -233,8 +233,8 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
 
 
 def _ask_for_service() -> ModelChoice | None:
-    titles = {SERVICE_TITLES[name]: name for name in sorted(SERVICE_TITLES.keys() - KEYLESS_IDS)}
-    service = _choose_option("Which service? (Enter: back)", titles, find_service)
+    services = {SERVICE_TITLES[name]: name for name in sorted(SERVICE_TITLES.keys() - KEYLESS_IDS)}
+    service = _choose_option("Which service? (Enter: back)", services, find_service)
     return _ask_about_service(service) if service else None
 
 
@@ -268,9 +268,9 @@ def _ask_for_address() -> ModelChoice | None:
     choice = ModelChoice(base_url=address, api_key=key or None)
     models = asyncio.run(list_models(choice))
     if not models:  # most people omit the path
-        longer_choice = replace(choice, base_url=f"{address.rstrip('/')}/v1")
-        if models := asyncio.run(list_models(longer_choice)):
-            choice = longer_choice
+        choice_with_path = replace(choice, base_url=f"{address.rstrip('/')}/v1")
+        if models := asyncio.run(list_models(choice_with_path)):
+            choice = choice_with_path
     return _ask_model_name(choice, models)
 
 
@@ -280,21 +280,21 @@ def _ask_model_name(choice: ModelChoice, models: Sequence[str]) -> ModelChoice |
     if len(models) > _MAX_LISTED_MODELS:
         print_line(f"  (the first {_MAX_LISTED_MODELS} of {len(models)})")
     names = {name: name for name in models[:_MAX_LISTED_MODELS]}
-    chosen = _choose_option(
+    chosen_name = _choose_option(
         "Which model? A number or a name (Enter: back)", names, lambda name: name
     )
-    return replace(choice, model=chosen) if chosen else None
+    return replace(choice, model=chosen_name) if chosen_name else None
 
 
 def _ask_for_file() -> ModelChoice | None:
-    file = _ask("The path of the file:")
-    return ModelChoice(model_path=Path(file).expanduser().absolute()) if file else None
+    path_text = _ask("The path of the file:")
+    return ModelChoice(model_path=Path(path_text).expanduser().absolute()) if path_text else None
 
 
 def _ask_for_download(settings: Settings) -> ModelChoice | None:
-    free = free_bytes()
-    if free is not None:
-        print_line(f"  This machine has {free / 1e9:.1f} GB of memory free.")
+    free_memory_bytes = free_bytes()
+    if free_memory_bytes is not None:
+        print_line(f"  This machine has {free_memory_bytes / 1e9:.1f} GB of memory free.")
     options = {f"{name}: {size:.1f} GB, {words}": name for name, size, words in SUGGESTED_MODELS}
     source = _choose_option("Which one? (Enter: name another one, or go back)", options)
     source = source or _ask("OWNER/NAME:FILE (Enter: back)")
@@ -333,10 +333,11 @@ def _print_memory_needs(path: Path, settings: Settings) -> None:
         raise SettingsError(
             f"{path} is a projector, which reads images for another model; choose that model's file"
         )
-    needed, free = metadata.estimate_memory_bytes(local_settings(settings.providers)), free_bytes()
-    print_line(f"  {metadata.name or path.stem}: needs about {needed / 1e9:.1f} GB of memory")
-    if free is not None and needed > free:
-        print_line(f"  This machine has only {free / 1e9:.1f} GB free: choose a smaller model.")
+    needed_bytes = metadata.estimate_memory_bytes(local_settings(settings.providers))
+    free_ram = free_bytes()
+    print_line(f"  {metadata.name or path.stem}: needs about {needed_bytes / 1e9:.1f} GB of memory")
+    if free_ram is not None and needed_bytes > free_ram:
+        print_line(f"  This machine has only {free_ram / 1e9:.1f} GB free: choose a smaller model.")
 
 
 def _choose_bots(
@@ -399,18 +400,18 @@ def _choose_first_admin(
 async def _find_admin(bot: BotStep, settings: Settings) -> str:
     async with open_account(bot.spec, settings, bot.token) as account:
         code = generate_code()
-        request = account.code_instructions(bot.account or await account.inspect(), code)
-        print_line(f"  {request.text}")
-        if request.link:
-            print_line(f"  {request.link}")
-            _print_qr_code(request.link)
+        instructions = account.code_instructions(bot.account or await account.inspect(), code)
+        print_line(f"  {instructions.text}")
+        if instructions.link:
+            print_line(f"  {instructions.link}")
+            _print_qr_code(instructions.link)
         skip_hint = " (Enter: skip)" if _can_skip() else ""
         print_line(f"  waiting for the code {code} ...{skip_hint}")
         sys.stdout.flush()
-        person = await _wait_unless_skipped(account.wait_for_code(code))
-    admin = f"{bot.spec.kind}:{person}"
-    print_line(f"  {admin} is an admin.")
-    return admin
+        person_id = await _wait_unless_skipped(account.wait_for_code(code))
+    admin_id = f"{bot.spec.kind}:{person_id}"
+    print_line(f"  {admin_id} is an admin.")
+    return admin_id
 
 
 async def _wait_unless_skipped(code_wait: Coroutine[Any, Any, str]) -> str:

@@ -47,11 +47,11 @@ T = TypeVar("T")
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 _SERVER_PREFIX = "guild:"
 _NODE_COLUMNS = ("process", "roles", "version", "up", "seen", "answering", "holds")
-_Platform = Annotated[
+_PlatformOption = Annotated[
     str | None,
     typer.Option(help="Only this platform, such as telegram, or this bot, such as telegram@77."),
 ]
-_Channel = Annotated[
+_ChannelOption = Annotated[
     str | None,
     typer.Option(help="Only this channel and its topics, such as discord:81384788765712384."),
 ]
@@ -82,11 +82,11 @@ def use_installation(action: Callable[[Database], Awaitable[T]], *, must_exist: 
     else:
         create_data_dir(settings.data_dir)
 
-    async def use() -> T:
+    async def run_action() -> T:
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
             return await action(database)
 
-    return run_async(use())
+    return run_async(run_action())
 
 
 def change_installation(
@@ -111,8 +111,8 @@ def change_installation(
 async def log_change(
     database: Database, action: str, subject: str, before: str = "", after: str = ""
 ) -> None:
-    audit = AuditLog(database, SystemClock())
-    await audit.record(COMMAND_LINE_ACTOR, action, subject, before, after)
+    audit_log = AuditLog(database, SystemClock())
+    await audit_log.record(COMMAND_LINE_ACTOR, action, subject, before, after)
 
 
 async def signal_all(topic: str, keys: Sequence[str]) -> None:
@@ -123,8 +123,8 @@ async def signal_all(topic: str, keys: Sequence[str]) -> None:
         await signals.publish_signal(url.get_secret_value(), topic, keys)
 
 
-def print_converted(table: str, rows: int) -> None:
-    print_progress(f"{table}: {rows} rows")
+def print_converted(table: str, row_count: int) -> None:
+    print_progress(f"{table}: {row_count} rows")
 
 
 def format_age(seconds: float | None) -> str:
@@ -142,8 +142,8 @@ def _print_table(column_names: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     lines = [column_names, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        print_line("  ".join(cells).rstrip())
+        padded_cells = (cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        print_line("  ".join(padded_cells).rstrip())
 
 
 @app.command("nodes")
@@ -177,17 +177,17 @@ def show_jobs() -> None:
     kind of work: how many items are waiting, and how old the oldest is.
     """
 
-    async def read(database: Database) -> tuple[Sequence[RoleHolder], Sequence[BackgroundWork]]:
+    async def read_all(database: Database) -> tuple[Sequence[RoleHolder], Sequence[BackgroundWork]]:
         nodes = NodeRegistry(database, SystemClock())
         return await nodes.exclusive_roles(), await nodes.background_work()
 
-    roles, work = use_installation(read)
-    if roles:
-        _print_table(("job", "process", "for", "lease"), list(map(_to_job_row, roles)))
+    role_holders, background_work = use_installation(read_all)
+    if role_holders:
+        _print_table(("job", "process", "for", "lease"), list(map(_to_job_row, role_holders)))
     else:
         print_line("no role is leased: with SQLite, one process does everything")
     print_line("")
-    rows = [(one.name, str(one.count), format_age(one.oldest_seconds)) for one in work]
+    rows = [(one.name, str(one.count), format_age(one.oldest_seconds)) for one in background_work]
     _print_table(("work", "count", "oldest"), rows)
 
 
@@ -259,7 +259,7 @@ def _no_dead_letter_error(name: str) -> UserError:
 
 
 @app.command()
-def pause(platform: _Platform = None, channel: _Channel = None) -> None:
+def pause(platform: _PlatformOption = None, channel: _ChannelOption = None) -> None:
     """Stop answering until `troupe resume`.
 
     The scope is the whole installation, a platform, or a channel.
@@ -269,16 +269,16 @@ def pause(platform: _Platform = None, channel: _Channel = None) -> None:
     """
     scope = parse_scope_options(platform, channel)
 
-    def begin(database: Database) -> Awaitable[bool]:
+    def begin_pause(database: Database) -> Awaitable[bool]:
         return PauseStore(database, SystemClock()).begin(scope, COMMAND_LINE_ACTOR)
 
-    if not change_installation(begin, "pause answering", scope):
+    if not change_installation(begin_pause, "pause answering", scope):
         raise UserError(f"{scope} is already paused; `troupe resume` ends the pause")
     print_line(f"paused: {scope}; takes effect within 2 seconds in every process")
 
 
 @app.command()
-def resume(platform: _Platform = None, channel: _Channel = None) -> None:
+def resume(platform: _PlatformOption = None, channel: _ChannelOption = None) -> None:
     """Start answering again after `troupe pause`.
 
     It ends the pause of the same scope: the installation, a platform, or a channel.
@@ -286,15 +286,15 @@ def resume(platform: _Platform = None, channel: _Channel = None) -> None:
     scope = parse_scope_options(platform, channel)
     paused_scopes: list[str] = []
 
-    async def end(database: Database) -> bool:
-        pauses = PauseStore(database, SystemClock())
-        is_ended = await pauses.end(scope)
-        paused_scopes.extend(one.scope for one in await pauses.current())
-        return is_ended
+    async def end_pause(database: Database) -> bool:
+        pause_store = PauseStore(database, SystemClock())
+        has_resumed = await pause_store.end(scope)
+        paused_scopes.extend(one.scope for one in await pause_store.current())
+        return has_resumed
 
-    is_ended = change_installation(end, "resume answering", scope)
+    has_resumed = change_installation(end_pause, "resume answering", scope)
     pause_hint = f"; still paused: {', '.join(paused_scopes)}" if paused_scopes else ""
-    if not is_ended:
+    if not has_resumed:
         raise UserError(f"{scope} is not paused{pause_hint}")
     print_line(f"resumed: {scope}{pause_hint}")
 
@@ -315,18 +315,18 @@ def parse_scope_options(platform: str | None, channel: str | None) -> str:
 
 def validate_key(key: str, option: str, example: str) -> str:
     """Return an option's value; raise `UserError` if it is not an id on a known platform."""
-    platform, _, rest = key.partition(":")
+    platform, _, platform_id = key.partition(":")
     _require_known_platform(platform)
-    if not rest:
+    if not platform_id:
         raise UserError(f"{option} must be a platform and an id, such as {example}")
     return key
 
 
 def _require_known_platform(platform: str) -> None:
-    known = [spec.kind for spec in platform_specs()]
+    known_kinds = [spec.kind for spec in platform_specs()]
     kind = platform.partition("@")[0]
-    if kind not in known:
-        raise UserError(f"{kind!r} is not a platform; the platforms are: {', '.join(known)}")
+    if kind not in known_kinds:
+        raise UserError(f"{kind!r} is not a platform; the platforms are: {', '.join(known_kinds)}")
 
 
 @app.command()
@@ -342,9 +342,9 @@ def usage(
     model without a known price have no cost.
     """
     today = datetime.now(UTC).date()
-    first = _parse_day(since) if since else today.replace(day=1)
-    last = _parse_day(until) if until else today
-    rows = run_async(read_usage(read_settings(), first, last))
+    first_day = _parse_day(since) if since else today.replace(day=1)
+    last_day = _parse_day(until) if until else today
+    rows = run_async(read_usage(read_settings(), first_day, last_day))
     sys.stdout.write(format_usage_csv(rows))
 
 
@@ -365,14 +365,14 @@ def _parse_day(text: str) -> date:
 
 
 _PERSON_EXAMPLE = "telegram:123456789"
-_Person = Annotated[str | None, typer.Argument(help=f"The person, such as {_PERSON_EXAMPLE}.")]
-_User = Annotated[str | None, typer.Option(help="The person, instead of the argument.")]
+_PersonId = Annotated[str | None, typer.Argument(help=f"The person, such as {_PERSON_EXAMPLE}.")]
+_UserOption = Annotated[str | None, typer.Option(help="The person, instead of the argument.")]
 
 
 @app.command()
 def export(
-    person: _Person = None,
-    user: _User = None,
+    person: _PersonId = None,
+    user: _UserOption = None,
     to: Annotated[
         Path | None, typer.Option(help="The new file to write; otherwise standard output.")
     ] = None,
@@ -386,7 +386,7 @@ def export(
     if to is not None and to.exists():
         raise UserError(f"{to} already exists; choose another name")
 
-    async def read(database: Database) -> tuple[Attachment, int, int]:
+    async def read_messages(database: Database) -> tuple[Attachment, int, int]:
         clock = SystemClock()
         at = clock.utc_now()
         result = await export_messages(PersonalData(database, clock), person, at)
@@ -394,7 +394,7 @@ def export(
             await log_change(database, "export person", person)
         return result
 
-    file, message_count, other_count = use_installation(read)
+    file, message_count, other_count = use_installation(read_messages)
     if not (message_count or other_count):
         raise UserError(f"nothing is stored about {person}")
     if to is None:
@@ -406,8 +406,8 @@ def export(
 
 @app.command()
 def forget(
-    person: _Person = None,
-    user: _User = None,
+    person: _PersonId = None,
+    user: _UserOption = None,
     channel: Annotated[
         str | None,
         typer.Option(help="The channel and its topics, such as discord:81384788765712384."),
@@ -433,32 +433,32 @@ def forget(
         validate_key(server, "--server", "discord:guild:81384788765712384")
     place = server or parse_scope_options(None, channel)
 
-    async def request(database: Database) -> Sequence[str]:
+    async def request_deletions(database: Database) -> Sequence[str]:
         clock = SystemClock()
-        record = partial(record_tombstone, read_settings().data_dir / FILE_NAME)
-        data = PersonalData(database, clock, record)
+        record_deletion = partial(record_tombstone, read_settings().data_dir / FILE_NAME)
+        personal_data = PersonalData(database, clock, record_deletion)
         changed_scopes: Sequence[str] = [subject]
         if user:
-            keys = await data.list_conversations(user)
-            await data.forget_outside_histories(user)
+            conversation_keys = await personal_data.list_conversations(user)
+            await personal_data.forget_outside_histories(user)
             personas = UserPersonas(SqlChatSettings(database, clock))
-            await personas.delete_settings(user, await data.list_settings(user))
+            await personas.delete_settings(user, await personal_data.list_settings(user))
         else:
-            find = channel_conversations if channel else server_conversations
-            keys = await find(database, place)
+            find_conversations = channel_conversations if channel else server_conversations
+            conversation_keys = await find_conversations(database, place)
             # A private chat on Telegram has the person's id; `--user` deletes their characters.
             if not place.partition(":")[2].isdecimal():
-                changed_scopes = await data.forget_characters(place)
-        name, at = f"operator:{secrets.token_hex(6)}", clock.utc_now()
-        requests = create_forget_requests(keys, name, user, at, changed_scopes)
+                changed_scopes = await personal_data.forget_characters(place)
+        request_name, at = f"operator:{secrets.token_hex(6)}", clock.utc_now()
+        requests = create_forget_requests(conversation_keys, request_name, user, at, changed_scopes)
         await SqlInbox(database, clock).receive(requests, {})
         await log_change(database, "forget", subject)
         await signal_all(CHAT_SETTINGS_TOPIC, changed_scopes)
-        await signal_all(CONVERSATIONS_TOPIC, keys)
-        return keys
+        await signal_all(CONVERSATIONS_TOPIC, conversation_keys)
+        return conversation_keys
 
-    keys = use_installation(request)
-    print_line(f"conversations in which {subject} will be forgotten: {len(keys)}")
+    conversation_keys = use_installation(request_deletions)
+    print_line(f"conversations in which {subject} will be forgotten: {len(conversation_keys)}")
 
 
 def _import_fernets() -> Any:
@@ -486,11 +486,11 @@ def add_key(
         raise UserError("there is no key on standard input")
     token = cipher.encrypt(provider, key.strip())
 
-    async def add(database: Database) -> None:
+    async def add_encrypted_key(database: Database) -> None:
         await ProviderKeys(database, SystemClock()).add(provider, token)
         await log_change(database, "add provider key", provider)
 
-    use_installation(add, must_exist=False)
+    use_installation(add_encrypted_key, must_exist=False)
     print_line(
         f"the key is stored; to use it, set TROUPE_PROVIDERS__{provider.upper()}__STORED_KEYS=true"
         " and restart Troupe"
@@ -505,9 +505,9 @@ def list_keys() -> None:
         lambda database: ProviderKeys(database, SystemClock()).list_all(), must_exist=False
     )
     for one in keys:
-        day = datetime.fromtimestamp(one.added_at, UTC).date()
-        tail = cipher.decrypt(one.provider, one.token)[-4:]
-        print_line(f"{one.number}  {one.provider}  {day}  …{tail}")
+        added_on = datetime.fromtimestamp(one.added_at, UTC).date()
+        last_characters = cipher.decrypt(one.provider, one.token)[-4:]
+        print_line(f"{one.number}  {one.provider}  {added_on}  …{last_characters}")
 
 
 @keys_app.command("rotate")
@@ -520,12 +520,14 @@ def rotate() -> None:
     cipher = _import_fernets().KeyCipher(read_settings().all_encryption_keys)
 
     async def rotate_all(database: Database) -> tuple[int, int]:
-        count = await ProviderKeys(database, SystemClock()).reencrypt_keys(cipher.rotate)
+        key_total = await ProviderKeys(database, SystemClock()).reencrypt_keys(cipher.rotate)
         await log_change(database, "rotate encryption key", "all")
-        return count, await rewrite_texts(database, print_converted)
+        return key_total, await rewrite_texts(database, print_converted)
 
-    keys, rows = use_installation(rotate_all, must_exist=False)
-    print_line(f"encrypted with the newest encryption key: {keys} keys, {rows} rows with texts")
+    key_count, row_count = use_installation(rotate_all, must_exist=False)
+    print_line(
+        f"encrypted with the newest encryption key: {key_count} keys, {row_count} rows with texts"
+    )
 
 
 @keys_app.command("remove")

@@ -70,27 +70,27 @@ def show_model(
 
 
 def _print_facts(model: Path) -> None:
-    facts = read_metadata(model)
+    metadata = read_metadata(model)
     lines = {
-        "name": facts.name or model.stem,
+        "name": metadata.name or model.stem,
         "sha256": model_store.compute_sha256(model),
-        "license": facts.license or "not stated in the file; see its source",
+        "license": metadata.license or "not stated in the file; see its source",
     }
-    if facts.is_projector:
-        lines |= {"kind": facts.architecture, "use": PROJECTOR_ONLY_MESSAGE}
+    if metadata.is_projector:
+        lines |= {"kind": metadata.architecture, "use": PROJECTOR_ONLY_MESSAGE}
     else:
         lines |= {
-            "template": facts.template,
-            "kind": facts.architecture,
-            "context": f"at most {facts.context_tokens} tokens",
-            "memory": "; ".join(_describe_memory(facts, _read_local_settings())),
+            "template": metadata.template,
+            "kind": metadata.architecture,
+            "context": f"at most {metadata.context_tokens} tokens",
+            "memory": "; ".join(_describe_memory(metadata, _read_local_settings())),
         }
     for name, value in lines.items():
         print_line(f"  {name:<9} {value}")
 
 
-def _describe_memory(facts: ModelMetadata, settings: LlamaCppSettings) -> Iterator[str]:
-    needed_bytes, free = facts.estimate_memory_bytes(settings), free_bytes()
+def _describe_memory(metadata: ModelMetadata, settings: LlamaCppSettings) -> Iterator[str]:
+    needed_bytes, free = metadata.estimate_memory_bytes(settings), free_bytes()
     noun = "conversation" if settings.parallel == 1 else "conversations"
     yield (
         f"about {_format_size(needed_bytes)} with {settings.parallel} {noun} of "
@@ -105,9 +105,9 @@ def _describe_memory(facts: ModelMetadata, settings: LlamaCppSettings) -> Iterat
         )
     else:
         yield f"this machine has {_format_size(free)} free"
-    if 0 < facts.context_tokens < settings.context_tokens:
+    if 0 < metadata.context_tokens < settings.context_tokens:
         name = "TROUPE_PROVIDERS__LOCAL__CONTEXT_TOKENS"
-        yield f"{name} is above the model's limit of {facts.context_tokens} tokens"
+        yield f"{name} is above the model's limit of {metadata.context_tokens} tokens"
 
 
 def _read_local_settings() -> LlamaCppSettings:

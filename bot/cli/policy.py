@@ -49,8 +49,8 @@ def policy(
     with only_warnings_logged():
         result = run_async(run_drill(settings))
     for place in sorted({*result.counts_before, *result.counts_after}):
-        before, after = result.counts_before.get(place, 0), result.counts_after.get(place, 0)
-        print_line(f"{place:<36}{before:>4} before the deletion, {after:>4} after")
+        old_count, new_count = result.counts_before.get(place, 0), result.counts_after.get(place, 0)
+        print_line(f"{place:<36}{old_count:>4} before the deletion, {new_count:>4} after")
     for place, count in sorted(result.retained_ids.items()):
         print_line(f"{place:<36}{count:>4} ids retained: {KEPT_IDS[place]}")
     if result.counts_after:

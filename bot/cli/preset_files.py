@@ -88,10 +88,10 @@ def list_presets() -> None:
 
     Unreadable files are reported on stderr; `troupe preset validate` checks more.
     """
-    folder = read_presets(presets_folder(read_settings().presets_dir))
-    for problem in folder.problems.values():
+    folder_presets = read_presets(presets_folder(read_settings().presets_dir))
+    for problem in folder_presets.problems.values():
         print_progress(problem)
-    _print_list(folder.presets.values())
+    _print_list(folder_presets.presets.values())
 
 
 def _print_list(presets: Iterable[Preset]) -> None:
@@ -116,12 +116,12 @@ async def describe_version(preset: Preset, settings: Settings) -> str:
     if not database_exists(settings.sqlalchemy_url):
         return _NO_VERSION_TEXT
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        newest = await PresetVersions(database, SystemClock()).newest(preset.name)
-    if newest is None:
+        newest_version = await PresetVersions(database, SystemClock()).newest(preset.name)
+    if newest_version is None:
         return _NO_VERSION_TEXT
-    if newest.content == preset_version(preset).content:
-        return f"version {newest.version}"
-    return f"edited since version {newest.version}; the next start stores a new version"
+    if newest_version.content == preset_version(preset).content:
+        return f"version {newest_version.version}"
+    return f"edited since version {newest_version.version}; the next start stores a new version"
 
 
 @preset_app.command("validate")
@@ -210,24 +210,24 @@ def import_preset(
         _add_to_preset(file, read_presets(folder).find(into), folder)
         return
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, PRESET_KINDS)
-    imported = preset_from_text(read_text(file), file, name, provider=provider)
-    preset = imported.preset
-    target = find_preset_file(folder, preset)
-    if target.exists():
-        raise UserError(f"{target} already exists; remove it first or choose another --name")
-    write_text(target, export_preset(preset))
-    print_line(f"the preset {preset.name} was written to {target}")
-    print_notes([*imported.notes, *describe_missing_setup(preset, settings)])
+    imported_preset = preset_from_text(read_text(file), file, name, provider=provider)
+    preset = imported_preset.preset
+    target_file = find_preset_file(folder, preset)
+    if target_file.exists():
+        raise UserError(f"{target_file} already exists; remove it first or choose another --name")
+    write_text(target_file, export_preset(preset))
+    print_line(f"the preset {preset.name} was written to {target_file}")
+    print_notes([*imported_preset.notes, *describe_missing_setup(preset, settings)])
 
 
 def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:
     check_file_kind(read_bytes(file, MAX_BYTES_READ), file, {*PRESET_KINDS, FileKind.LOREBOOK})
     target = find_preset_file(folder, preset)
     file_preset = parse_preset(read_text(target), str(target))  # omits a lorebook from another file
-    imported = preset_from_text(read_text(file), file, base=file_preset)
-    write_text(target, export_preset(imported.preset))
+    imported_preset = preset_from_text(read_text(file), file, base=file_preset)
+    write_text(target, export_preset(imported_preset.preset))
     print_line(f"{file} was added to the preset {preset.name} in {target}")
-    print_notes(imported.notes)
+    print_notes(imported_preset.notes)
 
 
 @preset_app.command("export")
@@ -352,7 +352,7 @@ def _read_card_file(file: str, settings: Settings) -> bytes:
 
 
 def _describe_character(preset: Preset, card: Card) -> str:
-    book = preset.parsed_lorebook
+    lorebook = preset.parsed_lorebook
     facts = {
         "name": card.name,
         "plays as": preset.character_name,
@@ -362,7 +362,7 @@ def _describe_character(preset: Preset, card: Card) -> str:
         "greetings": str(len(preset.greetings)),
         "greetings in a group": str(len(preset.group_greetings)),
         "example turns": str(len(preset.messages)),
-        "lorebook": f"{len(book.entries)} entries" if book else "",
+        "lorebook": f"{len(lorebook.entries)} entries" if lorebook else "",
         "notes": card.fields.text("creator_notes").strip(),
     }
     return "\n".join(f"{key}: {value}" for key, value in facts.items() if value and value != "0")

@@ -20,8 +20,8 @@ _FOLDER_VARIABLE = "TROUPE_PRESETS_DIR"
 def list_presets_quickly() -> None:
     """List all presets; if one is unreadable, run the full command, which reports why."""
     try:
-        texts = map(read_preset_text, json_files(_find_folder()))
-        lines = [_format_line(text) for text in texts if not is_lorebook(text)]
+        preset_texts = map(read_preset_text, json_files(_find_presets_folder()))
+        lines = [_format_preset_line(text) for text in preset_texts if not is_lorebook(text)]
     except (PresetError, JsonSyntaxError, OSError, ValueError):
         import_module("bot.cli.preset_files").list_presets()
         return
@@ -29,7 +29,7 @@ def list_presets_quickly() -> None:
         print_line(line)
 
 
-def _format_line(text: str) -> str:
+def _format_preset_line(text: str) -> str:
     match read_json(text).value:
         case {"name": str(name), "description": str(description)}:
             return escape_to_one_line(f"{name}: {description}")
@@ -39,11 +39,11 @@ def _format_line(text: str) -> str:
             raise ValueError("not a preset")
 
 
-def _find_folder() -> Path:
+def _find_presets_folder() -> Path:
     """Return the folder set in the environment, .env, or troupe.toml, or the default folder."""
-    toml = Path("troupe.toml")
-    values = tomllib.loads(toml.read_text("utf-8")) if toml.is_file() else {}
-    folder = str(values.get("presets_dir") or "")
+    toml_file = Path("troupe.toml")
+    file_settings = tomllib.loads(toml_file.read_text("utf-8")) if toml_file.is_file() else {}
+    folder = str(file_settings.get("presets_dir") or "")
     for layer in (dotenv_values(".env"), os.environ):  # noqa: TID251 # as the settings do
         for name, value in layer.items():
             if name.upper() == _FOLDER_VARIABLE:

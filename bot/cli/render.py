@@ -94,17 +94,17 @@ def render(
     reads_stdin = str(messages) == "-"
     if not reads_stdin:
         check_file_kind(read_bytes(messages, MAX_BYTES_READ), messages, {FileKind.MESSAGES})
-    conversation = read_messages(
+    input_messages = read_messages(
         sys.stdin.read() if reads_stdin else read_text(messages),
         "the input" if reads_stdin else str(messages),
     )
     if template:
-        output = run_async(render_template(template, conversation, view))
+        output = run_async(render_template(template, input_messages, view))
     else:
         settings = read_settings()
         presets = read_character_folder(presets_folder(settings.presets_dir))
         chosen_preset = presets.find(preset or settings.default_preset)
-        output = run_async(render_preset(chosen_preset, conversation, view, settings))
+        output = run_async(render_preset(chosen_preset, input_messages, view, settings))
     if view is PromptView.TOKENS:
         typer.echo(output, nl=False)  # typer removes colors if stdout is not a terminal
     else:
@@ -156,7 +156,7 @@ async def render_preset(
         finally:
             await backend.close()
         result = await renderer.render(prompt.messages, choice, ModelTemplate(), has_prefill=True)
-        return _format_rendered(result, view)
+        return _format_rendering(result, view)
 
 
 async def render_template(name_or_file: str, messages: Sequence[Message], view: PromptView) -> str:
@@ -164,13 +164,13 @@ async def render_template(name_or_file: str, messages: Sequence[Message], view: 
         return format_messages(messages)
     async with Renderer() as renderer:
         choice, model_template = _find_template(name_or_file)
-        return _format_rendered(await renderer.render(messages, choice, model_template), view)
+        return _format_rendering(await renderer.render(messages, choice, model_template), view)
 
 
 def format_messages(messages: Sequence[Message]) -> str:
-    dicts = [msgspec.to_builtins(each) for each in messages]
+    full_dicts = [msgspec.to_builtins(each) for each in messages]
     plain_dicts = [
-        {key: each[key] for key in ("role", "content", "parts") if each[key]} for each in dicts
+        {key: each[key] for key in ("role", "content", "parts") if each[key]} for each in full_dicts
     ]
     return json.dumps(plain_dicts, ensure_ascii=False, indent=2) + "\n"
 
@@ -179,8 +179,8 @@ def format_tokens(tokens: Sequence[PromptToken]) -> str:
     """Format tokens, one per line with its origin; control tokens are colored."""
     lines = []
     for token in tokens:
-        origin = "control" if token.control else "" if token.trusted else "message"
-        line = f"{token.id:>7}  {origin:<7}  {token.text!r}"
+        token_origin = "control" if token.control else "" if token.trusted else "message"
+        line = f"{token.id:>7}  {token_origin:<7}  {token.text!r}"
         lines.append(typer.style(line, fg="magenta", bold=True) if token.control else line)
     control_count = sum(token.control for token in tokens)
     message_count = sum(not token.trusted for token in tokens)
@@ -188,7 +188,7 @@ def format_tokens(tokens: Sequence[PromptToken]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _format_rendered(rendered: RenderedPrompt, view: PromptView) -> str:
+def _format_rendering(rendered: RenderedPrompt, view: PromptView) -> str:
     if view is PromptView.TEXT:
         return rendered.text
     counts = count_tokens([span.text for span in rendered.spans])
@@ -208,14 +208,14 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
     if newest.role != "user":
         raise UserError("the last message must be the user's, because the preset answers it")
     turns = tuple(
-        Turn(each.role, each.content, _speaker(each) if each.role == "user" else None, _FIXED_TIME)
+        Turn(each.role, each.content, _author(each) if each.role == "user" else None, _FIXED_TIME)
         for each in earlier_messages
     )
     incoming = IncomingMessage(
         address=_RENDER_ADDRESS,
         external_key="1",
         message_id=None,
-        author=_speaker(newest),
+        author=_author(newest),
         text=newest.content,
         at=_FIXED_TIME,
         wake=WakeReason.DM,
@@ -224,7 +224,7 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
     return compose(preset, Session(1, turns), incoming)
 
 
-def _speaker(message: Message) -> Person:
+def _author(message: Message) -> Person:
     """Return a message's author from the file; messages without a `name` share one author."""
     return Person(f"render:{message.name}", message.name) if message.name else _UNNAMED_USER
 
@@ -323,22 +323,22 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
         except RequestRefused as error:
             raise UserError(error.text) from error
     mask = SecretMasker(collect_secrets(settings)).mask
-    answers = receipt.answer, new_answer.receipt.answer
-    text = merge_texts(*answers)
-    if answers[0] == answers[1]:
+    answer_texts = receipt.answer, new_answer.receipt.answer
+    text = merge_texts(*answer_texts)
+    if answer_texts[0] == answer_texts[1]:
         text += "\n\nThe two answers are identical."
-    prompts = [mask(join_messages(one)) for one in (receipt.prompt, new_answer.receipt.prompt)]
-    if prompts[0] != prompts[1]:
-        text += f"\n\nThe prompt:\n\n{merge_texts(*prompts)}"
+    prompt_texts = [mask(join_messages(one)) for one in (receipt.prompt, new_answer.receipt.prompt)]
+    if prompt_texts[0] != prompt_texts[1]:
+        text += f"\n\nThe prompt:\n\n{merge_texts(*prompt_texts)}"
     return f"{text}\n"
 
 
 def merge_texts(before: str, after: str) -> str:
     """Merge two texts into one, with text only in `before` red and text only in `after` green."""
-    return "".join(_style(one) for one in compare_texts(before, after))
+    return "".join(_style_piece(one) for one in compare_texts(before, after))
 
 
-def _style(piece: DifferingPiece) -> str:
+def _style_piece(piece: DifferingPiece) -> str:
     text = escape_control_characters(piece.text)
     match piece.change:
         case "same":

@@ -39,7 +39,7 @@ Reference counts free nearly all garbage. With 2,000 chats, messages in progress
 objects. Checking all of these takes a tenth of a second, and checking only the newest 20 ms.
 """
 
-_RESERVED_SLOTS = 40_000
+_FRAME_SLOTS = 40_000
 """The frame size of `call_in_large_chunk`, in slots of 8 bytes. For it, CPython maps a chunk of
 512 KB, of which over a third remains for calls from that frame. Untouched pages use no memory."""
 
@@ -82,18 +82,18 @@ def run(
         if confirm("Set up a better model, Telegram or Discord now?", default=False):
             init()
             settings = read_settings()
-    configured = settings.configured_platforms
+    configured_platforms = settings.configured_platforms
     if platforms is not None:
-        configured = select_platforms(platforms, configured)
-    has_port = bool(configured) or not _reads_pipe()
+        configured_platforms = select_platforms(platforms, configured_platforms)
+    has_port = bool(configured_platforms) or not _reads_pipe()
     options = RunOptions(has_port=has_port, roles=roles)
-    if options.shares_work and not configured:
+    if options.shares_work and not configured_platforms:
         raise SettingsError(
             "--role needs a chat platform, because processes cannot share a terminal: set"
             " TROUPE_TELEGRAM__TOKEN or TROUPE_DISCORD__TOKEN"
         )
-    companions = companion_platforms() if settings.console.pages and has_port else ()
-    serve(settings, [*(configured or terminal_platforms()), *companions], options)
+    companion_specs = companion_platforms() if settings.console.pages and has_port else ()
+    serve(settings, [*(configured_platforms or terminal_platforms()), *companion_specs], options)
 
 
 @app.command()
@@ -118,8 +118,8 @@ def chat(
 def _reads_pipe() -> bool:
     if sys.stdin is None:
         return False
-    mode = os.fstat(sys.stdin.fileno()).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
+    stdin_mode = os.fstat(sys.stdin.fileno()).st_mode
+    return stat.S_ISFIFO(stdin_mode) or stat.S_ISREG(stdin_mode)
 
 
 def _is_first_start(settings: Settings) -> bool:
@@ -146,12 +146,12 @@ def serve(
         secrets=collect_secrets(settings),
         stream=open_log_stream(log_file),
     )
-    end_traces = None if settings.traces_url is None else start_tracing(settings.traces_url)
+    stop_tracing = None if settings.traces_url is None else start_tracing(settings.traces_url)
     try:
         call_in_large_chunk(lambda: run_async(_serve(settings, platforms, options)))
     finally:
-        if end_traces is not None:
-            end_traces()
+        if stop_tracing is not None:
+            stop_tracing()
     if uses_terminal and not sys.stdin.isatty() and count_unanswered_messages("terminal"):
         raise typer.Exit(1)
 
@@ -181,4 +181,4 @@ def call_in_large_chunk(function: Callable[[], T]) -> T:
     return function()
 
 
-call_in_large_chunk.__code__ = call_in_large_chunk.__code__.replace(co_stacksize=_RESERVED_SLOTS)
+call_in_large_chunk.__code__ = call_in_large_chunk.__code__.replace(co_stacksize=_FRAME_SLOTS)

@@ -36,11 +36,11 @@ from bot.value_class import value_class
 _YEAR_SECONDS = 365 * 86_400
 # Browsers read "\\" as "/", and skip tabs and line breaks: "/\t/evil.example" is another site.
 _LOCAL_PATH_PATTERN = re.compile(r"/(?:[^\s\\/\x00-\x20\x7f][^\s\\\x00-\x20\x7f]*)?")
-_Path = Annotated[str, Field(max_length=2000)]
-_Token = Annotated[str, Field(max_length=500)]
+_BackPath = Annotated[str, Field(max_length=2000)]
+_TokenText = Annotated[str, Field(max_length=500)]
 
 
-def _local_path(path: str) -> str:
+def _keep_local_path(path: str) -> str:
     """Return the path if it is on this site, or else an empty string."""
     return path if _LOCAL_PATH_PATTERN.fullmatch(path) else ""
 
@@ -66,9 +66,9 @@ class SessionPages(RouteGroup):
         content = read_static_files().get(name)
         if content is None:
             raise RequestRefused(404, translatable("There is no such file."))
-        kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        response = web.Response(body=content, content_type=kind)
-        if kind.startswith("text/"):
+        content_type = mimetypes.guess_type(name)[0] or "application/octet-stream"
+        response = web.Response(body=content, content_type=content_type)
+        if content_type.startswith("text/"):
             response.charset = "utf-8"
             response.enable_compression()
         add_security_headers(response)
@@ -77,11 +77,11 @@ class SessionPages(RouteGroup):
 
     @route("POST /login", None)
     async def log_in(
-        self, request: ConsoleRequest, token: _Token, back: _Path = ""
+        self, request: ConsoleRequest, token: _TokenText, back: _BackPath = ""
     ) -> web.Response:
         """Log in with a token or a login link, and redirect to `back`."""
         session = await self.logins.log_in(token.rpartition("#")[2].strip())
-        response = redirect(_local_path(back) or self.home_path)
+        response = redirect(_keep_local_path(back) or self.home_path)
         self._set_cookie(response, self.session_cookie(request.http), session, int(SESSION_SECONDS))
         return response
 
@@ -103,17 +103,17 @@ class SessionPages(RouteGroup):
         self,
         language: Literal["en", "zh"] | None = None,
         theme: Literal["system", "light", "dark"] | None = None,
-        back: _Path = "/",
+        back: _BackPath = "/",
     ) -> web.Response:
         """Store the language and theme in cookies; omitted values stay unchanged."""
-        response = redirect(_local_path(back) or "/")
+        response = redirect(_keep_local_path(back) or "/")
         for name, value in ((LANGUAGE_COOKIE, language), (THEME_COOKIE, theme)):
             if value is not None:
                 self._set_cookie(response, name, value, _YEAR_SECONDS)
         return response
 
 
-_MAX_ENTRIES = 200
+_MAX_AUDIT_ENTRIES = 200
 # The first word of an API token's `Caller.name`, and the last word of actions on tokens.
 _API_CALLER_KIND = "token"
 
@@ -147,7 +147,7 @@ class AccessPage(RouteGroup):
         """Show the audit log, and the API tokens if the caller may list tokens."""
         may_list_tokens = ApiScope.OPERATE in request.caller.scopes
         tokens = await self.tokens.api_tokens() if may_list_tokens else None
-        entries = await self._newest_entries(request.caller, _MAX_ENTRIES)
+        entries = await self._newest_entries(request.caller, _MAX_AUDIT_ENTRIES)
         events = await self.events.list_recent()
         return {"tokens": tokens, "entries": entries, "events": events}
 
@@ -185,7 +185,7 @@ class AccessPage(RouteGroup):
 
 
 def _hide_token_names(entry: AuditEntry, reader: Caller) -> AuditEntry:
-    is_other = entry.who.startswith(f"{_API_CALLER_KIND} ") and entry.who != reader.name
-    who = _API_CALLER_KIND if is_other else entry.who
+    is_other_token = entry.who.startswith(f"{_API_CALLER_KIND} ") and entry.who != reader.name
+    who = _API_CALLER_KIND if is_other_token else entry.who
     subject = "" if entry.action.endswith(f" {_API_CALLER_KIND}") else entry.subject
     return replace(entry, who=who, subject=subject)

@@ -35,7 +35,7 @@ from bot.console.routes import (
     Page,
     RouteGroup,
     Values,
-    as_download,
+    file_response,
     redirect,
     route,
 )
@@ -190,10 +190,10 @@ class ListQuery(AnswerQuery):
 Replay: TypeAlias = Callable[
     [StoredAnswer, str, str, Mapping[str, object]], Awaitable[StoredAnswer]
 ]
-_Preset = Annotated[
+_PresetName = Annotated[
     str, Field(max_length=500, description="The preset whose model and parameters are used.")
 ]
-_Draft = Annotated[
+_DraftName = Annotated[
     str,
     Field(
         max_length=500,
@@ -228,7 +228,7 @@ class AnswerPages(RouteGroup):
     backends: Mapping[str, Backend]
     versions: PresetVersions
     providers: Mapping[str, ProviderSettings]
-    presets: Collection[str]
+    preset_names: Collection[str]
     drafts: PresetDrafts
     replay: Replay
     notes: SqlMessageNotes
@@ -251,19 +251,19 @@ class AnswerPages(RouteGroup):
             notes = await self.notes.newest_with_key_prefix(ERROR_PREFIX, _MAX_ERRORS, since, until)
             return Page("errors.html", {"errors": parse_failure_notes(notes)})
         result = await self.list_answers(query)
-        filters = {name: one for name, one in request.http.query.items() if one}
-        older_query = urlencode({**filters, "before": result["next_before"]})
+        query_filters = {name: one for name, one in request.http.query.items() if one}
+        older_query = urlencode({**query_filters, "before": result["next_before"]})
         return {
             "found": result,
             "query": query,
-            "search": urlencode(filters),
-            "unsorted": urlencode([one for one in filters.items() if one[0] != "sort"]),
+            "search": urlencode(query_filters),
+            "unsorted": urlencode([one for one in query_filters.items() if one[0] != "sort"]),
             "older": None if result["next_before"] is None else f"/answers?{older_query}",
-            "is_filtered": bool(filters),
-            "counts": await self._counts(),
+            "is_filtered": bool(query_filters),
+            "counts": await self._count_filter_values(),
         }
 
-    async def _counts(self) -> Mapping[str, Mapping[str, int]]:
+    async def _count_filter_values(self) -> Mapping[str, Mapping[str, int]]:
         """Count the last month's answers for each filter value; cache the counts for 30 seconds."""
         counted_at, counts = self._cached_counts
         if self.clock.monotonic() - counted_at > _COUNTS_CACHE_SECONDS:
@@ -277,7 +277,7 @@ class AnswerPages(RouteGroup):
         """Download the matching answers with their prompts, one JSON object per line."""
         result = await self.answers.search(query.to_search(), _MAX_EXPORTED_ANSWERS)
         lines = [self._export_line(one) for one in result.answers]
-        return as_download("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
+        return file_response("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
 
     def _export_line(self, answer: StoredAnswer) -> str:
         masked_answer = mask_answer(answer, self.prompts.mask)
@@ -290,7 +290,7 @@ class AnswerPages(RouteGroup):
         }
         return f"{json.dumps(line, ensure_ascii=False)}\n"
 
-    async def _find_with_secrets(self, number: int) -> StoredAnswer:
+    async def _find_unmasked_answer(self, number: int) -> StoredAnswer:
         answer = await self.answers.find(number)
         if answer is None:
             text = translatable("There is no such answer, or its text has been deleted.")
@@ -298,7 +298,7 @@ class AnswerPages(RouteGroup):
         return answer
 
     async def _find(self, number: int) -> StoredAnswer:
-        return mask_answer(await self._find_with_secrets(number), self.prompts.mask)
+        return mask_answer(await self._find_unmasked_answer(number), self.prompts.mask)
 
     @route("GET /api/v1/answers/{number}", ApiScope.READ)
     async def show(self, number: int) -> Mapping[str, object]:
@@ -362,9 +362,9 @@ class AnswerPages(RouteGroup):
             "before": await self.answers.find_previous(answer),
             "beside": await self.answers.find_previous_and_next(answer),
             "other_costs": estimate_other_costs(receipt, self.providers),
-            "presets": sorted(self.presets),
+            "presets": sorted(self.preset_names),
             "drafts": [one.name for one in await self.drafts.all()],
-            **await self._prompt_values(answer, form),
+            **await self._load_prompt_values(answer, form),
         }
 
     async def _find_delivery_seconds(self, answer: StoredAnswer) -> float | None:
@@ -373,7 +373,7 @@ class AnswerPages(RouteGroup):
         sent_at = None if received_at is None else await self.answers.find_sent_time(answer)
         return None if sent_at is None or received_at is None else max(0.0, sent_at - received_at)
 
-    async def _prompt_values(self, answer: StoredAnswer, form: str) -> Mapping[str, object]:
+    async def _load_prompt_values(self, answer: StoredAnswer, form: str) -> Mapping[str, object]:
         values: dict[str, object] = {"sections": [], "pieces": [], "problem": "", "details": {}}
         match form:
             case "messages":
@@ -398,27 +398,27 @@ class AnswerPages(RouteGroup):
     async def comparison_page(self, number: int, other: int) -> Values:
         newer, older = await self._find(number), await self._find(other)
         prompts = [join_messages(one.receipt.prompt) for one in (older, newer)]
-        parts = {
+        differences = {
             "answer": compare_texts(older.receipt.answer, newer.receipt.answer),
             "prompt": await asyncio.to_thread(compare_texts, *prompts),
         }
-        return {"older": to_answer_row(older), "newer": to_answer_row(newer), "parts": parts}
+        return {"older": to_answer_row(older), "newer": to_answer_row(newer), "parts": differences}
 
     @route("POST /api/v1/answers/{number}/replay", ApiScope.OPERATE)
     async def ask_again(
         self,
         number: int,
-        preset: _Preset = "",
-        draft: _Draft = "",
+        preset: _PresetName = "",
+        draft: _DraftName = "",
         parameters: _Parameters = {},  # noqa: B006 # pydantic copies it
     ) -> Mapping[str, object]:
         """Send a stored prompt to a model again; empty fields keep the original values.
 
         The new answer is stored under its own number, but not added to any history.
         """
-        original = await self._find_with_secrets(number)
+        original_answer = await self._find_unmasked_answer(number)
         try:
-            new_answer = await self.replay(original, preset, draft, parameters)
+            new_answer = await self.replay(original_answer, preset, draft, parameters)
         except BackendError as error:
             raise RequestRefused(502, error.notice) from error
         return await self.show(new_answer.number)
@@ -480,14 +480,14 @@ def build_waterfall(receipt: Receipt, delivered_at: float | None = None) -> Sequ
     """Return the steps of a timing chart; `delivered_at` counts from the message's arrival."""
     timings = receipt.timings
     prefill = timings.seconds if timings.first_word_seconds is None else timings.first_word_seconds
-    lengths = {
+    seconds_by_step = {
         "waited": max(0.0, timings.queued_seconds - timings.composed_seconds),
         "composed": timings.composed_seconds,
         "prefill": prefill,
         "decode": max(0.0, timings.seconds - prefill),
     }
     steps = [WaterfallStep("received", 0.0, 0.0, [0.0])]
-    for step, seconds in lengths.items():
+    for step, seconds in seconds_by_step.items():
         steps.append(WaterfallStep(step, steps[-1].end, seconds))
     writing_end, last_edit = steps[-1].end, max(timings.edits, default=0.0)
     if timings.edits:
@@ -513,14 +513,14 @@ def estimate_other_costs(
 ) -> Sequence[tuple[str, str]]:
     """Return what an answer would have cost with each other priced model, cheapest first."""
     usage = replace(receipt.usage, prompt_tokens=prompt_tokens(receipt))
-    costs = {
+    costs_by_model = {
         (provider, (settings.model or model) if model == _ANY_MODEL else model): price.cost(usage)
         for provider, settings in providers.items()
         for model, price in settings.prices.items()
         if price != FREE
     }
-    costs.pop((receipt.provider, receipt.charge.model or receipt.prompt.model), None)
-    sorted_costs = sorted(costs.items(), key=lambda item: (item[1], item[0]))
+    costs_by_model.pop((receipt.provider, receipt.charge.model or receipt.prompt.model), None)
+    sorted_costs = sorted(costs_by_model.items(), key=lambda item: (item[1], item[0]))
     return [("/".join(name), format_cost(cost)) for name, cost in sorted_costs]
 
 
@@ -528,7 +528,7 @@ def describe_parameters(
     prompt: Prompt, version: PresetVersion | None
 ) -> list[tuple[str, str, Text | None]]:
     """Return each prompt parameter's name, value, and origin; without `version`, origin is None."""
-    content = json.loads(version.content) if version and version.content else {}
+    preset_content = json.loads(version.content) if version and version.content else {}
 
     def describe_origin(value: object, preset_value: object) -> Text | None:
         if version is None:
@@ -539,18 +539,18 @@ def describe_parameters(
             return translatable("from version {number} of the preset", number=version.version)
         return translatable("changed for this answer; the preset has {value}", value=preset_value)
 
-    preset_parameters = content.get("parameters") or {}
+    preset_parameters = preset_content.get("parameters") or {}
     rows = [
         (name, str(value), describe_origin(value, preset_parameters.get(name)))
         for name, value in prompt.parameters.items()
     ]
-    max_tokens = prompt.max_output_tokens
-    if max_tokens is not None:
-        origin = describe_origin(max_tokens, content.get("max_output_tokens"))
-        rows.append(("max_output_tokens", str(max_tokens), origin))
-    preset_stops = content.get("stop_sequences") or ()
-    other_names = translatable("names of the other speakers")
+    max_output_tokens = prompt.max_output_tokens
+    if max_output_tokens is not None:
+        origin = describe_origin(max_output_tokens, preset_content.get("max_output_tokens"))
+        rows.append(("max_output_tokens", str(max_output_tokens), origin))
+    preset_stops = preset_content.get("stop_sequences") or ()
+    name_origin = translatable("names of the other speakers")
     for text in prompt.stop:
-        is_own = version is None or text in preset_stops
-        rows.append(("stop", repr(text), describe_origin(text, text) if is_own else other_names))
+        is_listed = version is None or text in preset_stops
+        rows.append(("stop", repr(text), describe_origin(text, text) if is_listed else name_origin))
     return rows

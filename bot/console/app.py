@@ -26,7 +26,7 @@ from bot.console.routes import (
     add_security_headers,
     check_scope,
 )
-from bot.console.server import UNREADABLE_BODY
+from bot.console.server import UNREADABLE_BODY_ERRORS
 from bot.errors import RequestRefused, SettingsError, StoreError, TroupeError, UserError
 from bot.settings import ConsoleSettings
 from bot.texts.text import Text, translatable, translate
@@ -112,9 +112,9 @@ class RequestGate:
 
     async def _find_caller(self, http: web.Request) -> Caller | None:
         if "Authorization" in http.headers:
-            return await self._logins.find_api_token(http.headers)
+            return await self._logins.find_api_caller(http.headers)
         session = http.cookies.get(self.session_cookie(http))
-        return await self._logins.find_session(session) if session else None
+        return await self._logins.find_caller(session) if session else None
 
 
 def _parse_host_name(host: str) -> str:
@@ -132,7 +132,7 @@ async def _read_form(http: web.Request, *, takes_files: bool) -> Mapping[str, st
         form = await http.post()
     except (ValueError, LookupError):  # LookupError: an unknown encoding
         raise RequestRefused(422, translatable("The form is not valid UTF-8.")) from None
-    except (*UNREADABLE_BODY, RuntimeError):  # RuntimeError: an unknown transfer encoding
+    except (*UNREADABLE_BODY_ERRORS, RuntimeError):  # RuntimeError: an unknown transfer encoding
         raise RequestRefused(422, translatable("The body cannot be read.")) from None
     return {
         name: value.replace("\r\n", "\n") for name, value in form.items() if isinstance(value, str)
@@ -148,7 +148,7 @@ async def _read_body(http: web.Request, form: Mapping[str, str]) -> object:
         return json.loads(await http.read())
     except (ValueError, RecursionError):  # RecursionError: nested too deeply
         raise RequestRefused(422, translatable("The body is not valid JSON.")) from None
-    except UNREADABLE_BODY:
+    except UNREADABLE_BODY_ERRORS:
         raise RequestRefused(422, translatable("The body cannot be read.")) from None
 
 

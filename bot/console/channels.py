@@ -25,7 +25,7 @@ from bot.console.routes import (
     NavigationItem,
     RouteGroup,
     Values,
-    as_download,
+    file_response,
     route,
 )
 from bot.errors import RequestRefused
@@ -121,7 +121,7 @@ class ChannelPage(RouteGroup):
         settings = {(one.scope, one.key): one for one in await self.state.chat_settings()}
         active = await self.resolver.resolve(scopes)
         history_setting = await self.history_scopes.setting(scopes)
-        observe_setting = await self.resolver.find_observing_setting(scopes)
+        observing_setting = await self.resolver.find_observing_setting(scopes)
         people = await self.state.people(channel, _MAX_PEOPLE)
         labels = label_speakers(people, self.resolver.character_names(active.names)).people
         return ChannelDetail(
@@ -134,8 +134,8 @@ class ChannelPage(RouteGroup):
             ],
             history_scope=await self.history_scopes.find(scopes) or HistoryScope.SHARED,
             history_scope_from=history_setting.scope if history_setting else None,
-            observes=observe_setting is None or observe_setting.value != "off",
-            observes_from=observe_setting.scope if observe_setting else None,
+            observes=observing_setting is None or observing_setting.value != "off",
+            observes_from=observing_setting.scope if observing_setting else None,
             access=[
                 {
                     "scope": scope,
@@ -178,13 +178,13 @@ class ChannelPage(RouteGroup):
         if scope not in scopes:
             raise RequestRefused(404, translatable("This scope does not belong to this channel."))
         wider_scopes = scopes[scopes.index(scope) :]
-        before = await self.resolver.resolve(wider_scopes)
+        old_active = await self.resolver.resolve(wider_scopes)
         presets = [] if action == "reset" else [self.resolver.find(preset)]
-        changes = {"add": before.with_added, "remove": before.with_removed}
-        presets = changes[action](*presets) if action in changes else presets
+        change_methods = {"add": old_active.with_added, "remove": old_active.with_removed}
+        presets = change_methods[action](*presets) if action in change_methods else presets
         await self.resolver.set_active(scope, presets, OPERATOR.id)
-        after = await self.resolver.resolve(wider_scopes)
-        names = ("\n".join(one.name for one in active.presets) for active in (before, after))
+        new_active = await self.resolver.resolve(wider_scopes)
+        names = ("\n".join(one.name for one in each.presets) for each in (old_active, new_active))
         await self.audit.record(request.caller.name, f"preset {action}", scope, *names)
         return await self.detail(channel)
 
@@ -202,9 +202,9 @@ class ChannelPage(RouteGroup):
         if scope not in await self._find_scopes(channel):
             raise RequestRefused(404, translatable("This scope does not belong to this channel."))
         switches_on = (rule, action) == ("off", "allow")
-        value = None if action == "reset" or switches_on else "on" if rule == "off" else action
+        rule_value = None if action == "reset" or switches_on else "on" if rule == "off" else action
         settings, by = self.history_scopes.chat_settings, request.caller.name
-        await settings.set(scope, f"{ACCESS_KEY_PREFIX}{rule}", value, by, is_audited=True)
+        await settings.set(scope, f"{ACCESS_KEY_PREFIX}{rule}", rule_value, by, is_audited=True)
         return await self.detail(channel)
 
     @route(f"DELETE /api/v1{_CHANNEL_PATH}", ApiScope.OPERATE)
@@ -213,8 +213,8 @@ class ChannelPage(RouteGroup):
         """Ask the channel's worker to delete all messages of the channel."""
         scopes, address = await self._find_scopes(channel), parse_address(channel)
         external_key = f"console:{secrets.token_hex(8)}"
-        event = ForgetRequested(address, external_key, None, self.clock.utc_now(), tuple(scopes))
-        await self.receive([event])
+        deletion = ForgetRequested(address, external_key, None, self.clock.utc_now(), tuple(scopes))
+        await self.receive([deletion])
         await self.audit.record(request.caller.name, "forget channel", channel)
         return {"channel": channel}
 
@@ -231,17 +231,17 @@ class ChannelPage(RouteGroup):
         If a request got no response, repeat it with the same key: for a few days, the same token,
         channel and key send only one message.
         """
-        rate = Rate(f"say {request.caller.name}", _MAX_MESSAGES_PER_MINUTE, 60)
-        if await self.rate_limits.take([rate]) > 0:
+        say_rate = Rate(f"say {request.caller.name}", _MAX_MESSAGES_PER_MINUTE, 60)
+        if await self.rate_limits.take([say_rate]) > 0:
             raise RequestRefused(429, translatable("Too many messages; try again in a minute."))
         allowed_channels, key = request.caller.channels, key or secrets.token_hex(8)
         if allowed_channels and channel not in allowed_channels:
             text = translatable("This token is not allowed to speak in this channel.")
             raise RequestRefused(403, text)
-        source, _, chat = channel.partition(":")
-        pattern = self.chat_patterns.get(source) if channel in allowed_channels else None
-        is_ours = pattern is not None and re.fullmatch(pattern, chat) is not None
-        scopes, address = await self._find_scopes(channel, is_known=is_ours), parse_address(channel)
+        source, _, chat_id = channel.partition(":")
+        chat_pattern = self.chat_patterns.get(source) if channel in allowed_channels else None
+        is_chat = chat_pattern is not None and re.fullmatch(chat_pattern, chat_id) is not None
+        scopes, address = await self._find_scopes(channel, is_known=is_chat), parse_address(channel)
         name = f"say:{request.caller.name}:{channel}:{key}"
         external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"
         message = SayRequested(address, external_key, text, self.clock.utc_now(), tuple(scopes))
@@ -273,14 +273,14 @@ class ChannelPage(RouteGroup):
             ],
         }
         text = f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
-        return as_download(text, "application/json", 'filename="channel.json"')
+        return file_response(text, "application/json", 'filename="channel.json"')
 
     async def _find_scopes(self, channel: str, *, is_known: bool = False) -> Sequence[str]:
         """Return the scopes to search for a channel's settings, narrowest first."""
         if ":" not in channel:  # not the key of a conversation
             raise RequestRefused(404, translatable("There is no such channel."))
-        search = AnswerSearch(conversation=channel)
-        newest_answers = (await self.answers.search(search, 1)).answers
+        answer_search = AnswerSearch(conversation=channel)
+        newest_answers = (await self.answers.search(answer_search, 1)).answers
         if newest_answers and newest_answers[0].receipt.scopes:
             return newest_answers[0].receipt.scopes
         has_texts = newest_answers or await self.state.sessions(channel, 1)
@@ -298,8 +298,8 @@ class ChannelPage(RouteGroup):
         return channel in {one.channel for one in await self.state.channels(_MAX_CHANNELS)}
 
     async def _list_budgets(self, scopes: Sequence[str], active: ActiveCharacters) -> list[_Row]:
-        caps = self.find_caps(scopes, active.first.preset)
-        spent_by_key = await self.budgets.spent_amounts(caps) if caps else {}
+        budget_caps = self.find_caps(scopes, active.first.preset)
+        spent_by_key = await self.budgets.spent_amounts(budget_caps) if budget_caps else {}
         return [
             {
                 "kind": cap.kind,
@@ -307,7 +307,7 @@ class ChannelPage(RouteGroup):
                 "spent": spent_by_key.get(cap.key, 0) / MICROS_PER_DOLLAR,
                 "limit": cap.limit / MICROS_PER_DOLLAR,
             }
-            for cap in caps
+            for cap in budget_caps
         ]
 
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from bot.value_class import value_class
 
 _MAX_COMPARED_PAIRS = 2_000_000  # of differing words or lines; the worst texts take a second
-_WORD = re.compile(r"\s+|\w+|[^\w\s]")
+_WORD_PATTERN = re.compile(r"\s+|\w+|[^\w\s]")
 _CONTEXT_LINES = 3
 _MAX_SHOWN_LINES = 2000
 
@@ -18,8 +18,8 @@ Opcodes: TypeAlias = Sequence[tuple[str, int, int, int, int]]
 
 def find_edits(before: Sequence[str], after: Sequence[str]) -> Opcodes:
     """Return the edits between two sequences, or a single edit if they differ too much."""
-    codes = _find_edits_if_similar(before, after)
-    return [("replace", 0, len(before), 0, len(after))] if codes is None else codes
+    opcodes = _find_edits_if_similar(before, after)
+    return [("replace", 0, len(before), 0, len(after))] if opcodes is None else opcodes
 
 
 def _find_edits_if_similar(before: Sequence[str], after: Sequence[str]) -> Opcodes | None:
@@ -30,13 +30,13 @@ def _find_edits_if_similar(before: Sequence[str], after: Sequence[str]) -> Opcod
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
     if len(old) * len(new) > _MAX_COMPARED_PAIRS:
         return None
-    inner_codes = SequenceMatcher(None, old, new).get_opcodes()
-    codes = [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in inner_codes]
+    inner_opcodes = SequenceMatcher(None, old, new).get_opcodes()
+    opcodes = [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in inner_opcodes]
     if head:
-        codes.insert(0, ("equal", 0, head, 0, head))
+        opcodes.insert(0, ("equal", 0, head, 0, head))
     if tail:
-        codes.append(("equal", len(before) - tail, len(before), len(after) - tail, len(after)))
-    return codes
+        opcodes.append(("equal", len(before) - tail, len(before), len(after) - tail, len(after)))
+    return opcodes
 
 
 @value_class
@@ -49,12 +49,12 @@ class DifferingPiece:
 
 def compare_texts(before: str, after: str) -> list[DifferingPiece]:
     """Merge two texts into one sequence of shared, removed and added pieces (words or lines)."""
-    old, new = _WORD.findall(before), _WORD.findall(after)
-    if (codes := _find_edits_if_similar(old, new)) is None:
+    old, new = _WORD_PATTERN.findall(before), _WORD_PATTERN.findall(after)
+    if (opcodes := _find_edits_if_similar(old, new)) is None:
         old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
-        codes = find_edits(old, new)
+        opcodes = find_edits(old, new)
     pieces = []
-    for tag, begin, end, new_begin, new_end in codes:
+    for tag, begin, end, new_begin, new_end in opcodes:
         removed_text, added_text = "".join(old[begin:end]), "".join(new[new_begin:new_end])
         if tag == "equal":
             pieces.append(DifferingPiece(removed_text, "same"))
@@ -69,9 +69,9 @@ def compare_texts(before: str, after: str) -> list[DifferingPiece]:
 def compare_lines(before: str, after: str) -> tuple[Sequence[DifferingPiece], int]:
     """Return the first differing lines with some context, and the number of differences."""
     old, new = before.splitlines(), after.splitlines()
-    codes = find_edits(old, new)
+    opcodes = find_edits(old, new)
     lines: list[DifferingPiece] = []
-    for tag, begin, end, new_begin, new_end in codes:
+    for tag, begin, end, new_begin, new_end in opcodes:
         same_lines = old[begin:end] if tag == "equal" else []
         if len(same_lines) > 2 * _CONTEXT_LINES:
             same_lines = [*same_lines[:_CONTEXT_LINES], "…", *same_lines[-_CONTEXT_LINES:]]
@@ -82,5 +82,5 @@ def compare_lines(before: str, after: str) -> tuple[Sequence[DifferingPiece], in
         if len(lines) > _MAX_SHOWN_LINES:
             lines = [*lines[:_MAX_SHOWN_LINES], DifferingPiece("…", "same")]
             break
-    changes = sum(tag != "equal" for tag, *_ in codes)
-    return lines if changes else [], changes
+    change_count = sum(tag != "equal" for tag, *_ in opcodes)
+    return lines if change_count else [], change_count

@@ -14,7 +14,7 @@ from pydantic import Field
 from bot.chat.access import ApiScope
 from bot.chat.usage import MICROS_PER_DOLLAR, UsageTotal, format_usage_csv
 from bot.console.operation import OperationPage
-from bot.console.routes import NavigationItem, RouteGroup, Values, as_download, route
+from bot.console.routes import NavigationItem, RouteGroup, Values, file_response, route
 from bot.ports import Clock
 from bot.storage.usage import UsageTotals
 from bot.telemetry.logs import ERROR_PREFIX
@@ -108,45 +108,45 @@ class HomePage(RouteGroup):
     @route("GET /api/v1/figures", ApiScope.READ)
     async def figures(self, span: Span = "24h", by: Group = "provider") -> Activity:
         """Get answers, errors, waiting times, tokens, and costs over time."""
-        step, count = _TIME_STEPS[span]
+        step, step_count = _TIME_STEPS[span]
         until = (self.clock.now() // step + 1) * step
-        since = until - step * count
-        first_words = [Counter[float]() for _ in range(count)]
+        since = until - step * step_count
+        delay_counts = [Counter[float]() for _ in range(step_count)]
         for at, seconds, answers in await self.totals.first_word_delays(since, until, step):
-            first_words[at][seconds] = answers
-        errors = await self.totals.count_failures(ERROR_PREFIX, since, until, step)
+            delay_counts[at][seconds] = answers
+        error_counts = await self.totals.count_failures(ERROR_PREFIX, since, until, step)
         rows = await self.totals.usage_over_time(by, since, until, step)
         sums = sum_usage(rows)
         group_indexes = {one.name: at for at, one in enumerate(sums[:_MAX_GROUPS])}
         cells = defaultdict[tuple[int, int], list[UsageTotal]](list)
         for at, name, total in rows:
             cells[group_indexes.get(name, _MAX_GROUPS), at].append(total)
-        groups = [
-            [_add_totals(cells[line, at]) for at in range(count)]
+        series = [
+            [_add_totals(cells[line, at]) for at in range(step_count)]
             for line in range(min(len(sums), _MAX_GROUPS + 1))
         ]
-        steps = [_add_totals([line[at] for line in groups]) for at in range(count)]
+        steps = [_add_totals([line[at] for line in series]) for at in range(step_count)]
         return Activity(
             since,
             step,
             sums,
-            answers=[[one.answers for one in line] for line in groups],
-            tokens=[[one.prompt_tokens + one.output_tokens for one in line] for line in groups],
-            cost=[[one.cost / MICROS_PER_DOLLAR for one in line] for line in groups],
+            answers=[[one.answers for one in line] for line in series],
+            tokens=[[one.prompt_tokens + one.output_tokens for one in line] for line in series],
+            cost=[[one.cost / MICROS_PER_DOLLAR for one in line] for line in series],
             cached=[
                 100 * one.cached_tokens / one.prompt_tokens if one.prompt_tokens else None
                 for one in steps
             ],
-            errors=[errors.get(at, 0) for at in range(count)],
-            first_words=[_compute_percentiles(one) for one in first_words],
-            first_word=_compute_percentiles(sum(first_words, Counter())),
+            errors=[error_counts.get(at, 0) for at in range(step_count)],
+            first_words=[_compute_percentiles(one) for one in delay_counts],
+            first_word=_compute_percentiles(sum(delay_counts, Counter())),
         )
 
     def _choose_day_range(self, since: _Since, until: _Until) -> tuple[date, date]:
         today = self.clock.utc_now().date()
-        last = max(_FIRST_DAY, min(until or today, today))
-        first = min(since or last - timedelta(days=_DEFAULT_DAYS - 1), last)
-        return max(first, last - timedelta(days=_MAX_DAYS)), last
+        last_day = max(_FIRST_DAY, min(until or today, today))
+        first_day = min(since or last_day - timedelta(days=_DEFAULT_DAYS - 1), last_day)
+        return max(first_day, last_day - timedelta(days=_MAX_DAYS)), last_day
 
     @route("GET /api/v1/usage", ApiScope.READ)
     async def list_sums(
@@ -166,19 +166,19 @@ class HomePage(RouteGroup):
     @route("GET /usage.csv", ApiScope.READ)
     async def send_table(self, since: _Since = "", until: _Until = "") -> web.Response:
         """Download usage as CSV, with a row for each day, person, channel and model."""
-        first, last = self._choose_day_range(since, until)
-        end = _start_of_day(last + timedelta(days=1))
-        rows = await self.totals.usage_by_day(_start_of_day(first), end)
-        return as_download(format_usage_csv(rows), "text/csv", 'filename="usage.csv"')
+        first_day, last_day = self._choose_day_range(since, until)
+        end = _start_of_day(last_day + timedelta(days=1))
+        rows = await self.totals.usage_by_day(_start_of_day(first_day), end)
+        return file_response(format_usage_csv(rows), "text/csv", 'filename="usage.csv"')
 
 
 def _compute_percentiles(counts: Counter[float]) -> tuple[float, float] | None:
     if not counts:
         return None
-    values = sorted(counts)
-    ranks = list(accumulate(counts[one] for one in values))
-    median, high = (values[bisect_left(ranks, ranks[-1] * share)] for share in (0.5, 0.95))
-    return median, high
+    delays = sorted(counts)
+    ranks = list(accumulate(counts[one] for one in delays))
+    median, percentile_95 = (delays[bisect_left(ranks, ranks[-1] * share)] for share in (0.5, 0.95))
+    return median, percentile_95
 
 
 def _start_of_day(day: date) -> datetime:
@@ -189,10 +189,10 @@ def sum_usage(rows: _UsageRows) -> list[UsageSum]:
     """Return the totals of each group's rows, sorted by cost, then by tokens, highest first."""
     sums = []
     for name, group in groupby(sorted(rows, key=lambda row: row[1]), key=lambda row: row[1]):
-        one = _add_totals([total for *_, total in group])
-        tokens = (one.prompt_tokens, one.cached_tokens, one.output_tokens)
-        dollars = one.cost / MICROS_PER_DOLLAR
-        sums.append(UsageSum(name, one.answers, *tokens, dollars, one.unpriced))
+        group_total = _add_totals([total for *_, total in group])
+        tokens = (group_total.prompt_tokens, group_total.cached_tokens, group_total.output_tokens)
+        dollars = group_total.cost / MICROS_PER_DOLLAR
+        sums.append(UsageSum(name, group_total.answers, *tokens, dollars, group_total.unpriced))
     return sorted(sums, key=lambda one: (one.cost, one.tokens), reverse=True)
 
 

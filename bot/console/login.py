@@ -20,7 +20,7 @@ from bot.telemetry.secret_masker import register_secrets
 from bot.texts.text import translatable
 
 _log = structlog.get_logger(__name__)
-LOGIN_SECONDS = 600.0
+LOGIN_LINK_SECONDS = 600.0
 SESSION_SECONDS = 12 * 3600.0
 _LOGINS_PER_MINUTE = 5
 _MAX_TOKEN_CHARS = 200
@@ -51,7 +51,7 @@ class ConsoleLinks:
         The token is in the URL's fragment, which browsers do not send, so no log contains it.
         """
         token = generate_token()
-        await self.tokens.add_login(hash_token(token), self.clock.now() + LOGIN_SECONDS)
+        await self.tokens.add_login(hash_token(token), self.clock.now() + LOGIN_LINK_SECONDS)
         return f"{(self.address or '').rstrip('/')}/login#{token}"
 
     def answer_url(self, number: int) -> str | None:
@@ -87,31 +87,31 @@ class ConsoleLogins:
                 " url` prints a new one."
             )
             raise RequestRefused(401, text)
-        session = generate_token()
+        session_token = generate_token()
         expires_at = self._clock.now() + SESSION_SECONDS
-        await self._tokens.add_session(hash_token(session), expires_at)
-        return session
+        await self._tokens.add_session(hash_token(session_token), expires_at)
+        return session_token
 
-    async def log_out(self, session: str) -> None:
-        await self._tokens.end_session(hash_token(session))
+    async def log_out(self, session_token: str) -> None:
+        await self._tokens.end_session(hash_token(session_token))
 
-    async def find_session(self, session: str) -> Caller | None:
+    async def find_caller(self, session_token: str) -> Caller | None:
         """Return a session cookie's caller; None if the session has ended."""
-        if not await self._tokens.has_session(hash_token(session[:_MAX_TOKEN_CHARS])):
+        if not await self._tokens.has_session(hash_token(session_token[:_MAX_TOKEN_CHARS])):
             return None
-        csrf_token = hmac.new(_encode_header(session), b"csrf", hashlib.sha256).hexdigest()
+        csrf_token = hmac.new(_encode_header(session_token), b"csrf", hashlib.sha256).hexdigest()
         return Caller("session", frozenset(ApiScope), csrf_token)
 
-    async def find_api_token(self, headers: Mapping[str, str]) -> Caller | None:
+    async def find_api_caller(self, headers: Mapping[str, str]) -> Caller | None:
         """Return the caller for an `Authorization: Bearer` header; None if the token is unknown."""
         kind, _, token = headers.get("Authorization", "").partition(" ")
         if kind.lower() != "bearer":
             return None
-        digest = hash_token(token.strip()[:_MAX_TOKEN_CHARS])
+        token_digest = hash_token(token.strip()[:_MAX_TOKEN_CHARS])
         self._reload_token_file()
-        if self._token_digest is not None and hmac.compare_digest(digest, self._token_digest):
+        if self._token_digest is not None and hmac.compare_digest(token_digest, self._token_digest):
             return Caller("token of the settings", frozenset(ApiScope))
-        stored_token = await self._tokens.find_api_token(digest)
+        stored_token = await self._tokens.find_api_token(token_digest)
         if stored_token is None:
             return None
         scopes = frozenset(stored_token.scopes)
@@ -120,8 +120,8 @@ class ConsoleLogins:
     def _reload_token_file(self) -> None:
         if self._token_file is None or not self._token_file.reload_if_changed():
             return
-        *others, token = self._token_file.secrets
-        if others or not has_api_token_length(token):
+        *other_secrets, token = self._token_file.secrets
+        if other_secrets or not has_api_token_length(token):
             _log.error("console_token_not_usable")
             return
         register_secrets([token])

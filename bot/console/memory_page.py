@@ -15,8 +15,8 @@ from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _MemoryRow = Mapping[str, object]
-_Text = Annotated[str, Field(max_length=500)]
-_State = Literal["", "proposed", "kept", "retired"]
+_ShortText = Annotated[str, Field(max_length=500)]
+_StateFilter = Literal["", "proposed", "kept", "retired"]
 
 
 @value_class
@@ -29,19 +29,19 @@ class MemoryPage(RouteGroup):
     @route("GET /api/v1/memories", ApiScope.READ)
     @route("GET /memories", ApiScope.READ, template="memories.html")
     async def find(
-        self, text: _Text = "", state: _State = "", preset: _Text = ""
+        self, text: _ShortText = "", state: _StateFilter = "", preset: _ShortText = ""
     ) -> Mapping[str, Sequence[_MemoryRow] | int]:
         """List the newest memories; `text` searches their texts, subjects and authors.
 
         With `preset`, lists only memories about that character, or made in its presence.
         """
-        query = text.casefold()
+        needle = text.casefold()
         memories = await self.memories.newest(state)
         proposed_count = len(await self.memories.newest(MemoryState.PROPOSED))
         rows = [
             _to_row(one)
             for one in memories
-            if query in _searchable_text(one) and preset in ("", one.subject.key, *one.witnesses)
+            if needle in _searchable_text(one) and preset in ("", one.subject.key, *one.witnesses)
         ]
         return {"memories": rows, "waiting": proposed_count}
 

@@ -23,7 +23,7 @@ _HTML_TAGS: Mapping[Style, str] = {
 }
 _LINK_HTML = Markup('<a href="{}" rel="noreferrer noopener" target="_blank">{}</a>')
 _STYLES_WITHOUT_LINKS = frozenset({Style.LINK, Style.CODE, Style.CODE_BLOCK})
-_URL = re.compile(r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]")
+_URL_PATTERN = re.compile(r"https?://[^\s<>\"']*[^\s<>\"'.,;:!?)\]]")
 _MAX_QUOTE_CHARS = 80
 _MAX_COMPARED_CHARS = 200
 _FACE_COLOR_COUNT = 10
@@ -77,7 +77,7 @@ def view_message(
     is_from_bot = message.author is None
     styled = style_markdown(message.text) if is_from_bot else StyledText(message.text)
     html = _render_html(styled, list(styled.spans), 0, len(styled.text), keep_links=is_from_bot)
-    toolbar, versions, others = [], [], []
+    toolbar, versions, other_buttons = [], [], []
     for button in message.buttons:
         action = button.data.partition(":")[0].rstrip("0123456789")
         label = _BUTTON_LABELS.get(action, button.label)
@@ -86,10 +86,10 @@ def view_message(
         elif action == ButtonAction.VERSION:
             versions.append(button)
         else:
-            others.append((button, label))
+            other_buttons.append((button, label))
     answer = _find_answer(message, answers) if is_finished(message) else None
     color = choose_color(name, names)
-    return MessageView(message, name, color, html, quote, toolbar, versions, others, answer)
+    return MessageView(message, name, color, html, quote, toolbar, versions, other_buttons, answer)
 
 
 def is_finished(message: WebMessage) -> bool:
@@ -126,23 +126,23 @@ def _render_html(
 
     With `keep_links`, URLs in the text become links, as on chat platforms.
     """
-    escape = _link_urls if keep_links else Markup.escape
+    escape_text = _link_urls if keep_links else Markup.escape
     html, at = Markup(), start
     while spans:
         span = spans.pop(0)
         inner_spans = [one for one in spans if one.start < span.end]
         spans = spans[len(inner_spans) :]
-        html += escape(styled.text[at : span.start])
+        html += escape_text(styled.text[at : span.start])
         may_link = keep_links and span.style not in _STYLES_WITHOUT_LINKS
-        inner = _render_html(styled, inner_spans, span.start, span.end, keep_links=may_link)
-        html += _to_element(span, inner)
+        inner_html = _render_html(styled, inner_spans, span.start, span.end, keep_links=may_link)
+        html += _to_element(span, inner_html)
         at = span.end
-    return html + escape(styled.text[at:end])
+    return html + escape_text(styled.text[at:end])
 
 
 def _link_urls(text: str) -> Markup:
     html, at = Markup(), 0
-    for match in _URL.finditer(text):
+    for match in _URL_PATTERN.finditer(text):
         html += Markup.escape(text[at : match.start()]) + _LINK_HTML.format(match[0], match[0])
         at = match.end()
     return html + Markup.escape(text[at:])

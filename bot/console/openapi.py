@@ -57,10 +57,10 @@ class ApiDescription(RouteGroup):
 def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
     answers = {one.answer for one in routes if one.answer is not None} | {ApiError}
     models = {one.model for one in routes if one.model is not None}
-    inputs: list[Any] = [(one, "validation", TypeAdapter(one)) for one in models]
-    inputs += [(one, "serialization", _make_result_adapter(one)) for one in answers]
-    inputs.sort(key=lambda one: str(one[0]))
-    schemas, definitions = TypeAdapter.json_schemas(inputs, ref_template=_SCHEMA_REFERENCE)
+    adapter_inputs: list[Any] = [(one, "validation", TypeAdapter(one)) for one in models]
+    adapter_inputs += [(one, "serialization", _make_result_adapter(one)) for one in answers]
+    adapter_inputs.sort(key=lambda one: str(one[0]))
+    schemas, definitions = TypeAdapter.json_schemas(adapter_inputs, ref_template=_SCHEMA_REFERENCE)
     components = definitions["$defs"]
     paths: dict[str, dict[str, Any]] = {}
     for one in routes:
@@ -94,8 +94,8 @@ def _describe_operation(route: Route, schemas: _Schemas, components: _Schemas) -
     }
     if route.scope is not None:
         operation["security"] = [{"token": []}]
-        alternative = f" or `{route.other_scope}`" if route.other_scope else ""
-        operation["description"] = f"Needs the scope `{route.scope}`{alternative}."
+        other_scope_text = f" or `{route.other_scope}`" if route.other_scope else ""
+        operation["description"] = f"Needs the scope `{route.scope}`{other_scope_text}."
     if route.body is not None:
         content = {"application/json": {"schema": schemas[route.body, "validation"]}}
         operation["requestBody"] = {"required": True, "content": content}

@@ -116,7 +116,7 @@ class OperationPage(RouteGroup):
     @route("GET /operation/errors/{error}", ApiScope.READ, template="operation_error.html")
     async def find_error(self, error: str) -> FailedMessage:
         """Get a message's processing steps, by the error id shown to its author."""
-        message = await self._find_failed(error)
+        message = await self._find_failed_message(error)
         if message is None:
             raise RequestRefused(404, translatable("No process has logged an error with this id."))
         trace = await self.service_state.trace_message(message.turn)
@@ -131,13 +131,13 @@ class OperationPage(RouteGroup):
             raise RequestRefused(404, translatable("There is no such provider."))
         preset = self.find_trial_preset(provider)
         try:
-            answer, works = await self.try_preset(preset), True
+            answer, has_answered = await self.try_preset(preset), True
         except BackendError as error:
-            answer, works = str(error), False
+            answer, has_answered = str(error), False
         except UserError as error:
-            answer, works = translate(error.text, request.language), False
+            answer, has_answered = translate(error.text, request.language), False
         trial = {"provider": provider, "model": preset.model, "preset": preset.name}
-        return {**trial, "works": works, "answer": self.mask(answer)}
+        return {**trial, "works": has_answered, "answer": self.mask(answer)}
 
     async def _build_state(self) -> OperationState:
         now = self.clock.now()
@@ -167,17 +167,17 @@ class OperationPage(RouteGroup):
         )
 
     async def _read_other_reports(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:
-        owners = [one.owner for one in nodes if not one.is_silent and one.owner != self.owner]
-        return await self.nodes.reports(owners)
+        other_owners = [one.owner for one in nodes if not one.is_silent and one.owner != self.owner]
+        return await self.nodes.reports(other_owners)
 
     async def _list_waits(self) -> Sequence[_Row]:
         counts = [(one["name"], self.count_waiting(str(one["name"]))) for one in self.providers]
         queues = [{"scope": name, "seconds": None, "waiting": one} for name, one in counts if one]
         calls = await self.rate_limits.blocked_calls()
-        limits = [{"scope": one.scope, "seconds": one.seconds, "waiting": None} for one in calls]
-        return [*queues, *limits]
+        rows = [{"scope": one.scope, "seconds": one.seconds, "waiting": None} for one in calls]
+        return [*queues, *rows]
 
-    async def _find_failed(self, error_id: str) -> FailedMessage | None:
+    async def _find_failed_message(self, error_id: str) -> FailedMessage | None:
         message = self.events.find_failed_message(error_id) or await find_failed_message(
             self.notes.newest_with_key, error_id
         )

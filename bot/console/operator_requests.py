@@ -35,21 +35,21 @@ class OperatorRequests:
     backends: Mapping[str, Backend]
     spending: Spending
     slots: ProviderSlots
-    log: UsageLog
+    usage_log: UsageLog
     clock: Clock
 
     async def send(self, preset: Preset, prompt: Prompt, conversation: str) -> GeneratedAnswer:
         """Return the model's answer; raises `BackendError`, or `UserError` if over budget."""
         answer, usage, charge = await self._generate(preset, prompt, conversation)
-        await self.log.record(conversation, preset.name, preset.provider, charge, usage)
+        await self.usage_log.record(conversation, preset.name, preset.provider, charge, usage)
         return answer
 
-    async def replay(self, preset: Preset, base: Receipt, conversation: str) -> StoredAnswer:
+    async def replay(self, preset: Preset, original: Receipt, conversation: str) -> StoredAnswer:
         """Resend a receipt's prompt and store the answer; raises `BackendError` or `UserError`."""
-        server = base.charge.server
-        answer, usage, charge = await self._generate(preset, base.prompt, conversation, server)
+        server = original.charge.server
+        answer, usage, charge = await self._generate(preset, original.prompt, conversation, server)
         receipt = replace(
-            base,
+            original,
             preset=preset.name,
             provider=preset.provider,
             answer=answer.text,
@@ -62,7 +62,7 @@ class OperatorRequests:
             check="",
             is_withheld=False,
         )
-        return await self.log.record_replay(conversation, receipt)
+        return await self.usage_log.record_replay(conversation, receipt)
 
     async def _generate(
         self, preset: Preset, prompt: Prompt, conversation: str, server: str | None = None
@@ -106,8 +106,8 @@ def _ignore_progress(_event: object) -> None:
 
 _TRIAL_QUESTION = "Say hello in one short sentence."
 _TRIAL_CONVERSATION = "web:trial"
-_MAX_OUTPUT_TOKENS = 32
-_REQUEST_TIMEOUT_SECONDS = 60.0
+_MAX_TRIAL_TOKENS = 32
+_TRIAL_TIMEOUT_SECONDS = 60.0
 
 
 def find_trial_preset(presets: Mapping[str, Preset], provider: str) -> Preset:
@@ -124,14 +124,14 @@ async def try_preset(requests: OperatorRequests, preset: Preset) -> str:
         messages=(Message("user", _TRIAL_QUESTION),),
         model=build_bare_prompt(preset).model,
         conversation=_TRIAL_CONVERSATION,
-        max_output_tokens=_MAX_OUTPUT_TOKENS,
+        max_output_tokens=_MAX_TRIAL_TOKENS,
         template=choose_template(preset),
     )
     try:
-        async with asyncio.timeout(_REQUEST_TIMEOUT_SECONDS):
+        async with asyncio.timeout(_TRIAL_TIMEOUT_SECONDS):
             answer = await requests.send(preset, prompt, _TRIAL_CONVERSATION)
     except TimeoutError:
-        raise BackendUnavailable(f"no answer within {_REQUEST_TIMEOUT_SECONDS:g} s") from None
+        raise BackendUnavailable(f"no answer within {_TRIAL_TIMEOUT_SECONDS:g} s") from None
     return answer.text
 
 
@@ -167,23 +167,23 @@ class PromptReplay:
         receipt = answer.receipt
         if draft:
             preset = await self.find_draft(draft)
-            base = await self._compose(answer, preset)
+            new_receipt = await self._compose(answer, preset)
         else:
             preset = self._choose_preset(receipt, model_preset)
-            prompt, bare = receipt.prompt, build_bare_prompt(preset)
+            prompt, bare_prompt = receipt.prompt, build_bare_prompt(preset)
             if model_preset:
                 prompt = replace(
                     prompt,
-                    model=bare.model,
-                    parameters=bare.parameters,
-                    max_output_tokens=bare.max_output_tokens,
+                    model=bare_prompt.model,
+                    parameters=bare_prompt.parameters,
+                    max_output_tokens=bare_prompt.max_output_tokens,
                     template=choose_template(preset),
                 )
             version = receipt.preset_version if preset.name == receipt.preset else None
-            base = replace(receipt, prompt=prompt, preset_version=version)
-        merged = {**base.prompt.parameters, **(parameters or {})}
-        base = replace(base, prompt=replace(base.prompt, parameters=merged))
-        return await self.requests.replay(preset, base, answer.conversation)
+            new_receipt = replace(receipt, prompt=prompt, preset_version=version)
+        sampling = {**new_receipt.prompt.parameters, **(parameters or {})}
+        new_receipt = replace(new_receipt, prompt=replace(new_receipt.prompt, parameters=sampling))
+        return await self.requests.replay(preset, new_receipt, answer.conversation)
 
     async def _compose(self, answer: StoredAnswer, preset: Preset) -> Receipt:
         scene = await self.answers.find_context(answer)
@@ -198,8 +198,8 @@ class PromptReplay:
             if preset is None:
                 raise UserError(translatable("There is no such preset."))
             return preset
-        current = self.presets.get(receipt.preset)
+        live_preset = self.presets.get(receipt.preset)
         model_fields = {"provider": receipt.provider, "model": receipt.prompt.model}
         bare_preset = Preset.model_validate({"name": receipt.preset, **model_fields})
         self.prepare(bare_preset)
-        return bare_preset if current is None else current.model_copy(update=model_fields)
+        return bare_preset if live_preset is None else live_preset.model_copy(update=model_fields)

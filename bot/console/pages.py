@@ -28,7 +28,7 @@ from bot.storage.reports import ServiceState
 from bot.storage.web_channels import SqlWebChannels
 from bot.texts.text import LANGUAGES, to_translatable, translatable, translatable_count, translate
 
-_FOLDER = Path(__file__).parent
+_PACKAGE = Path(__file__).parent
 _LANGUAGE_NAMES = {"en": "EN", "zh": "中文"}
 _NAMES_CACHE_SECONDS = 5.0
 _MAX_SPEAKERS = 5_000
@@ -46,7 +46,7 @@ class DisplayNames:
     """Returns each preset's character name and picture path; the path is "" without a picture."""
     faces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     people: Mapping[str, str] = field(default_factory=dict)
-    _channels: Mapping[str, str] = field(default_factory=dict)
+    _channel_names: Mapping[str, str] = field(default_factory=dict)
     _titles: Mapping[str, str] = field(default_factory=dict)
     _is_loaded: bool = False
 
@@ -65,27 +65,27 @@ class DisplayNames:
         speakers: dict[str, dict[str, str]] = {}
         for key, one in newest_speakers:
             speakers.setdefault(key, {}).setdefault(one.id, one.name)
-        self._channels = {
+        self._channel_names = {
             **{key: _join_first_names(list(names.values())) for key, names in speakers.items()},
             **{one.address.conversation: one.name for one in channels},
         }
 
     def _drop_names(self) -> None:
         """Drop all names, so that forgotten names are gone even if nobody opens a page."""
-        self.people, self._channels, self._titles, self._is_loaded = {}, {}, {}, False
+        self.people, self._channel_names, self._titles, self._is_loaded = {}, {}, {}, False
 
     def channel_title(self, language: str, key: str) -> str:
         """Return the platform's name, followed by the channel's own title or its people's names."""
         address = parse_address(key)
         playground_name = translate(translatable("Playground"), language)
         platform = playground_name if address.platform == WEB_PLATFORM else address.platform.title()
-        title, people = self._titles.get(address.channel), self._channels.get(key)
+        title, people = self._titles.get(address.channel), self._channel_names.get(key)
         if title and address.history:  # one of several histories in the channel
             return f"{platform} › {title} › {people or address.history}"
         return f"{platform} › {title or people or address.chat}"
 
-    def person_name(self, id_: str | None) -> str:
-        return self.people.get(id_ or "", id_ or "–")
+    def person_name(self, person_id: str | None) -> str:
+        return self.people.get(person_id or "", person_id or "–")
 
 
 def _join_first_names(names: Sequence[str]) -> str:
@@ -104,7 +104,7 @@ class PageRenderer:
         """Return a page's HTML; `nonce` lets browsers accept style sheets added by its scripts."""
         language, faces = request.language, self.names.faces if self.names else {}
 
-        frame = {
+        shared_values = {
             "_": lambda *given, **values: translatable(*given, **values).translate_to(language),
             "_n": lambda *given, **values: translatable_count(*given, **values).translate_to(
                 language
@@ -122,13 +122,13 @@ class PageRenderer:
             "choose_color": partial(choose_color, names=[name for name, _ in faces.values()]),
         }
         template = self._environment.get_template(page.template)
-        return template.render({**frame, **page.values})
+        return template.render({**shared_values, **page.values})
 
     @cached_property
     def _environment(self) -> Environment:
         """The Jinja environment, created when needed, because most processes never show a page."""
         environment = Environment(
-            loader=FileSystemLoader(_FOLDER / "templates"),
+            loader=FileSystemLoader(_PACKAGE / "templates"),
             autoescape=True,
             undefined=StrictUndefined,
             trim_blocks=True,
@@ -161,4 +161,4 @@ def static_url(name: str) -> str:
 
 @cache
 def read_static_files() -> Mapping[str, bytes]:
-    return {one.name: one.read_bytes() for one in (_FOLDER / "static").iterdir() if one.is_file()}
+    return {one.name: one.read_bytes() for one in (_PACKAGE / "static").iterdir() if one.is_file()}

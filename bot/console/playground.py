@@ -102,7 +102,7 @@ class PlaygroundPages(RouteGroup):
         """Redirect to the newest channel; create the first one if there is none."""
         channels = await self.channels.all()
         if channels:
-            return _redirect_to(channels[-1])
+            return _redirect_to_channel(channels[-1])
         check_scope(request.caller, ApiScope.OPERATE)
         return await self.create(request, look=self.looks[0] if self.looks else "")
 
@@ -118,8 +118,8 @@ class PlaygroundPages(RouteGroup):
     ) -> Values:
         """Show a channel: the message box, and the newest messages or those before a position."""
         web_channel = await self._find(channel)
-        position = () if before is None else (before,)
-        messages = await self.channels.newest(web_channel.id, _MAX_SHOWN_MESSAGES, *position)
+        before_position = () if before is None else (before,)
+        messages = await self.channels.newest(web_channel.id, _MAX_SHOWN_MESSAGES, *before_position)
         by_id = {one.id: one for one in messages}
         until = messages[-1].at.timestamp() + _MAX_ANSWER_SECONDS if before and messages else None
         answers = await self._find_answers(web_channel, _MAX_SHOWN_MESSAGES, until)
@@ -136,7 +136,7 @@ class PlaygroundPages(RouteGroup):
             "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN_LOOK],
             "replied": by_id.get(reply),
             "edited": target if target is not None and target.author is not None else None,
-            "key": _new_key(),
+            "key": _generate_key(),
             "commands": self._list_commands(request.language),
         }
 
@@ -149,12 +149,12 @@ class PlaygroundPages(RouteGroup):
     async def _load_header(self, channel: WebChannel) -> dict[str, Any]:
         active = await self.resolver.resolve((channel.address.lane,))
         channel = await self.channels.get(channel.id) or channel
-        characters = [one.preset for one in active.members]
-        names = [*(one.character_name for one in characters), *(one.name for one in channel.people)]
+        presets = [one.preset for one in active.members]
+        names = [*(one.character_name for one in presets), *(one.name for one in channel.people)]
         return {
             "channel": channel,
-            "characters": characters,
-            "faces": {one.character_name: self.find_picture_path(one.name) for one in characters},
+            "characters": presets,
+            "faces": {one.character_name: self.find_picture_path(one.name) for one in presets},
             "is_inherited": active.first.scope is None,
             "names": names,
         }
@@ -167,7 +167,7 @@ class PlaygroundPages(RouteGroup):
         channel_name = name.strip() or "playground"
         channel = self._make_channel(channel_name, self._require_known_look(look), request)
         await self.channels.create(channel)
-        return _redirect_to(channel)
+        return _redirect_to_channel(channel)
 
     @route(f"POST {_PATH}/copies", ApiScope.OPERATE)
     async def copy(
@@ -178,9 +178,9 @@ class PlaygroundPages(RouteGroup):
         until: float | None = None,
     ) -> web.Response:
         """Copy a conversation, with its people and characters, to a new channel."""
-        look = conversation.partition(":")[0].partition("@")[0]
-        look = look if look in self.looks else ""
-        channel = self._make_channel(title or conversation, look, request)
+        platform_look = conversation.partition(":")[0].partition("@")[0]
+        platform_look = platform_look if platform_look in self.looks else ""
+        channel = self._make_channel(title or conversation, platform_look, request)
         turns = await self.copies.copy(conversation, channel.address.conversation, until)
         if not turns:
             raise RequestRefused(404, translatable("This conversation has no messages to copy."))
@@ -194,7 +194,7 @@ class PlaygroundPages(RouteGroup):
         presets = [self.resolver.presets[name] for name in names if name in self.resolver.presets]
         if presets:
             await self.resolver.set_active(channel.address.lane, presets, OPERATOR.id)
-        return _redirect_to(channel)
+        return _redirect_to_channel(channel)
 
     @route(f"POST {_CHANNEL_PATH}/delete", ApiScope.OPERATE, then=_PATH)
     async def delete_channel(self, channel: str) -> None:
@@ -217,7 +217,7 @@ class PlaygroundPages(RouteGroup):
         if result is not None and person.id not in {one.id for one in result.people}:
             text = translatable("This channel is full: it has {count} people.", count=_MAX_PEOPLE)
             raise UserError(text)
-        return _redirect_to(web_channel, person)
+        return _redirect_to_channel(web_channel, person)
 
     @route(f"GET {_CHANNEL_PATH}/events", ApiScope.READ)
     async def send_events(self, request: ConsoleRequest, channel: str) -> web.StreamResponse:
@@ -227,17 +227,17 @@ class PlaygroundPages(RouteGroup):
         after = parse_number(revision, status=422)
 
         async def render(changes: Sequence[WebMessage]) -> tuple[Sequence[str], str]:
-            ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}
-            targets = [await self.channels.find(web_channel.id, one) for one in sorted(ids)]
-            by_id = {one.id: one for one in targets if one is not None}
-            has_reply = any(map(is_finished, changes))
-            answers = await self._find_answers(web_channel, _MAX_NEW_ANSWERS) if has_reply else ()
+            reply_ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}
+            targets = [await self.channels.find(web_channel.id, one) for one in sorted(reply_ids)]
+            messages_by_id = {one.id: one for one in targets if one is not None}
+            has_answer = any(map(is_finished, changes))
+            answers = await self._find_answers(web_channel, _MAX_NEW_ANSWERS) if has_answer else ()
             header = await self._load_header(web_channel)
 
             def render_message(message: WebMessage) -> str:
                 if message.is_deleted or not message.is_shown:
                     return ""
-                view = view_message(message, by_id, answers, header["names"])
+                view = view_message(message, messages_by_id, answers, header["names"])
                 values = {"one": view, "channel": web_channel, "faces": header["faces"]}
                 return self.renderer.render(Page("playground/message.html", values), request, "")
 
@@ -261,7 +261,7 @@ class PlaygroundPages(RouteGroup):
         person = _find_person(web_channel, author)
         message = WebMessage(key, person, "", self.clock.utc_now(), reply_to=reply_to or None)
         await self.channels.add(web_channel.id, [_set_text(message, text)])
-        return _redirect_to(web_channel, person)
+        return _redirect_to_channel(web_channel, person)
 
     @route(f"POST {_MESSAGE_PATH}/edit", ApiScope.OPERATE, then=_CHANNEL_PATH)
     async def edit(self, channel: str, message: str, text: MessageText) -> None:
@@ -289,10 +289,10 @@ class PlaygroundPages(RouteGroup):
         web_channel = await self._find(channel)
         person = _find_person(web_channel, author or web_channel.people[0].id)
         values = () if value is None else (value,)
-        key, now = key or _new_key(), self.clock.utc_now()
+        key, now = key or _generate_key(), self.clock.utc_now()
         press = WebMessage(key, person, "", now, reply_to=message, press=data, values=values)
         await self.channels.add(web_channel.id, [press])
-        return _redirect_to(web_channel, person)
+        return _redirect_to_channel(web_channel, person)
 
     @route(f"POST {_CHANNEL_PATH}/next", ApiScope.OPERATE, template="playground/next.html")
     async def show_next(
@@ -389,11 +389,11 @@ def _find_person(channel: WebChannel, person_id: str) -> Person:
     return person
 
 
-def _new_key() -> str:
+def _generate_key() -> str:
     return secrets.token_hex(12)
 
 
-def _redirect_to(channel: WebChannel, author: Person | None = None) -> web.Response:
+def _redirect_to_channel(channel: WebChannel, author: Person | None = None) -> web.Response:
     query = f"?author={quote(author.id, safe='')}" if author is not None else ""
     return redirect(f"{_PATH}/{channel.id}{query}")
 
@@ -406,15 +406,15 @@ async def stream_events(
     response.headers["Content-Type"] = "text/event-stream"
     await response.prepare(request.http)
     ends_at = clock.monotonic() + _MAX_STREAM_SECONDS
-    check_at = clock.monotonic() + _SECONDS_BETWEEN_CHECKS
+    next_check_at = clock.monotonic() + _SECONDS_BETWEEN_CHECKS
     # The page is gone, has stopped reading, or the database fails.
     with contextlib.suppress(ConnectionError, TimeoutError, StoreError):
         async with contextlib.aclosing(events):
             async for event in events:
-                if clock.monotonic() >= check_at:
+                if clock.monotonic() >= next_check_at:
                     if clock.monotonic() >= ends_at or not await request.is_still_admitted():
                         break
-                    check_at = clock.monotonic() + _SECONDS_BETWEEN_CHECKS
+                    next_check_at = clock.monotonic() + _SECONDS_BETWEEN_CHECKS
                 async with asyncio.timeout(_WRITE_TIMEOUT_SECONDS):
                     await response.write(event.encode())
     return response
@@ -445,8 +445,8 @@ async def channel_events(
                     async with asyncio.timeout(_POLL_SECONDS):
                         await change_event.wait()
                 continue
-            htmls, header_html = await render(changes)
-            for one, html in zip(changes, htmls, strict=True):
+            message_htmls, header_html = await render(changes)
+            for one, html in zip(changes, message_htmls, strict=True):
                 event = {"id": one.id, "position": one.position, "html": html, "about": header_html}
                 yield f"id: {one.revision}\ndata: {json.dumps(event)}\n\n"
                 after = one.revision

@@ -78,8 +78,8 @@ class PromptPreview:
         candidates: Sequence[SpeakerCandidate],
     ) -> NextAnswer:
         characters, problem = _list_considered(candidates, active), None
-        group = MessageGroup(claim, InboxMessage(0, message, 0))
-        context = await self.sources.load(group, AskedQuestion(message, speakers), active)
+        message_group = MessageGroup(claim, InboxMessage(0, message, 0))
+        context = await self.sources.load(message_group, AskedQuestion(message, speakers), active)
         for speaker in speakers:
             try:
                 receipt = await self._compose_prompt(speaker, context)

@@ -14,7 +14,7 @@ from bot.chat.receipt import PromptSpan, Receipt
 from bot.prompting.fit import locate_spans, prompt_tokens, tokens_by_section, tokens_by_span
 from bot.value_class import value_class
 
-_CONTROL_LOOK_ALIKE = re.compile(
+_CONTROL_TOKEN_PATTERN = re.compile(
     r"<\|[^|<>\n]{1,40}\|>|\[/?INST\]|<</?SYS>>|</?s>|<(?:start|end)_of_turn>|<｜[^｜\n]{1,40}｜>"
 )
 _ROLE_PATTERN = r"\[?(?:system|user|assistant)\]?"
@@ -59,11 +59,11 @@ class PromptSection:
 
 def split_into_sections(receipt: Receipt) -> list[PromptSection]:
     """Return a prompt's sections in order, each with its number of tokens."""
-    sections, cached_left = [], receipt.usage.cached_tokens  # the prompt's first tokens
+    sections, cached_tokens_left = [], receipt.usage.cached_tokens  # the prompt's first tokens
     for (span, tokens), each in zip(tokens_by_span(receipt), _split_spans(receipt), strict=True):
         messages = [(role, pieces) for _, role, pieces in each]
-        cached_tokens = min(tokens, cached_left)
-        cached_left -= cached_tokens
+        cached_tokens = min(tokens, cached_tokens_left)
+        cached_tokens_left -= cached_tokens
         name, score = span.name, span.score
         sections.append(PromptSection(span.section, name, score, tokens, cached_tokens, messages))
     return sections
@@ -97,8 +97,8 @@ def extract_question(receipt: Receipt) -> str:
     for span, begin, end in locate_spans(receipt):
         if span.section == "newest":
             message = receipt.prompt.messages[span.message]
-            tag = f"{message.name}:" if receipt.prompt.template.names is None else ""
-            question = message.content[begin:end].removeprefix(tag)
+            name_prefix = f"{message.name}:" if receipt.prompt.template.names is None else ""
+            question = message.content[begin:end].removeprefix(name_prefix)
     return question
 
 
@@ -110,8 +110,8 @@ class LookAlikeFinder:
     """Finds speaker names and control tokens in messages, and tells genuine from typed ones."""
 
     def __init__(self, prompt: Prompt) -> None:
-        tags = {*prompt.speakers, *([prompt.answers_as] if prompt.answers_as else [])}
-        names = [re.escape(tag) for tag in sorted(tags, key=len, reverse=True)]
+        speaker_names = {*prompt.speakers, *([prompt.answers_as] if prompt.answers_as else [])}
+        names = [re.escape(tag) for tag in sorted(speaker_names, key=len, reverse=True)]
         self._speaker = re.compile(
             rf"^((?:{_QUOTE_PREFIX})*)((?:{'|'.join([*names, _ROLE_PATTERN])})[ \t]*[:：])",
             re.MULTILINE | re.IGNORECASE,
@@ -130,9 +130,9 @@ class LookAlikeFinder:
         marks = _find_control_marks(text, 0, len(text), PieceKind.LOOK_ALIKE)
         has_added_name = self._adds_speakers and speaker is not None
         for match in self._speaker.finditer(text):
-            quotes, tag = match.groups()
-            is_first = match.start() == 0 and tag == f"{speaker}:"
-            is_added = has_added_name and (quotes == _QUOTE_PREFIX if is_observed else is_first)
+            prefix, tag = match.groups()
+            is_at_start = match.start() == 0 and tag == f"{speaker}:"
+            is_added = has_added_name and (prefix == _QUOTE_PREFIX if is_observed else is_at_start)
             marks.append((match.span(2), PieceKind.SPEAKER if is_added else PieceKind.LOOK_ALIKE))
         return list(cut_at_marks(text, sorted(marks)))
 
@@ -152,20 +152,20 @@ def cut_at_marks(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
 
 def split_tokens(tokens: Sequence[PromptToken], receipt: Receipt) -> list[Piece]:
     marks = _find_marks("".join(one.text for one in tokens), receipt, is_rendered=True)
-    kinds = {at: kind for (begin, end), kind in marks for at in range(begin, end)}
+    kind_at = {at: kind for (begin, end), kind in marks for at in range(begin, end)}
     pieces, begin = [], 0
     for token in tokens:
         end = begin + len(token.text)
-        mark_kind = next((kinds[at] for at in range(begin, end) if at in kinds), PieceKind.TEXT)
-        pieces.append(Piece(token.text, _choose_kind(token, mark_kind), token.id))
+        mark_kind = next((kind_at[at] for at in range(begin, end) if at in kind_at), PieceKind.TEXT)
+        pieces.append(Piece(token.text, _choose_piece_kind(token, mark_kind), token.id))
         begin = end
     return pieces
 
 
-def _choose_kind(token: PromptToken, kind: PieceKind) -> PieceKind:
+def _choose_piece_kind(token: PromptToken, kind: PieceKind) -> PieceKind:
     if token.control:
         return PieceKind.CONTROL
-    if not token.trusted and _CONTROL_LOOK_ALIKE.fullmatch(token.text):
+    if not token.trusted and _CONTROL_TOKEN_PATTERN.fullmatch(token.text):
         return PieceKind.LOOK_ALIKE
     return PieceKind.TEXT if kind is PieceKind.CONTROL else kind
 
@@ -218,7 +218,7 @@ def _escape_for_json(piece: Piece) -> Piece:
 
 
 def _find_control_marks(text: str, begin: int, end: int, kind: PieceKind) -> list[Mark]:
-    return [(match.span(), kind) for match in _CONTROL_LOOK_ALIKE.finditer(text, begin, end)]
+    return [(match.span(), kind) for match in _CONTROL_TOKEN_PATTERN.finditer(text, begin, end)]
 
 
 @value_class

@@ -116,7 +116,7 @@ def add_security_headers(response: R, nonce: str = "") -> R:
     return response
 
 
-def as_download(content: str | bytes, content_type: str, disposition: str) -> web.Response:
+def file_response(content: str | bytes, content_type: str, disposition: str) -> web.Response:
     """Return a file download; `disposition` completes the `Content-Disposition` header."""
     charset = "utf-8" if isinstance(content, str) else None
     body = content.encode() if isinstance(content, str) else content
@@ -181,8 +181,8 @@ class Route:
     def _argument(self, http: web.Request, name: str, kind: Any, body: BaseModel | None) -> object:
         if name not in http.match_info:
             return body if is_pydantic_model(kind) else getattr(body, name)
-        part = http.match_info[name].replace("\0", "")  # PostgreSQL cannot store NUL
-        return parse_number(part) if is_integer_type(kind) else part
+        path_part = http.match_info[name].replace("\0", "")  # PostgreSQL cannot store NUL
+        return parse_number(path_part) if is_integer_type(kind) else path_part
 
     def _make_redirect_path(self, http: web.Request, answer: object) -> str:
         values = {**http.match_info, **(answer if isinstance(answer, Mapping) else {})}
@@ -234,8 +234,8 @@ def _make_arguments_model(
     name: str, path: str, parameters: Sequence[inspect.Parameter]
 ) -> type[BaseModel] | None:
     """Return a pydantic model of a handler's arguments, without the request and path parts."""
-    values = [one for one in parameters if one.annotation is not ConsoleRequest]
-    inputs = [one for one in values if f"{{{one.name}}}" not in path]
+    own_parameters = [one for one in parameters if one.annotation is not ConsoleRequest]
+    inputs = [one for one in own_parameters if f"{{{one.name}}}" not in path]
     if not inputs or is_pydantic_model(inputs[0].annotation):
         return inputs[0].annotation if inputs else None
     empty = inspect.Parameter.empty

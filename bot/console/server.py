@@ -34,7 +34,7 @@ from bot.settings import ConsoleSettings
 _log = structlog.get_logger(__name__)
 _PORTS_TO_TRY = 20
 _MAX_BODY_BYTES = 20 * 2**20
-_BACKLOG = 128
+_LISTEN_BACKLOG = 128
 _KEEP_ALIVE_SECONDS = 75.0
 """How long a connection may idle before its next request; proxies reuse connections for 60 s."""
 
@@ -82,15 +82,15 @@ def _load_certificate(settings: ConsoleSettings) -> ssl.SSLContext | None:
     """Return the TLS context for HTTPS, or None if the server uses plain HTTP."""
     if settings.tls_certificate is None or settings.tls_key is None:  # settings: both or neither
         return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls_context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(settings.tls_certificate, settings.tls_key)
+        tls_context.load_cert_chain(settings.tls_certificate, settings.tls_key)
     except OSError as error:
         raise SettingsError(
             f"TROUPE_CONSOLE__TLS_CERTIFICATE: {settings.tls_certificate} and its key cannot be"
             f" used ({error.strerror or error})"
         ) from None
-    return context
+    return tls_context
 
 
 async def _listen(
@@ -105,7 +105,7 @@ async def _listen(
     for port in (settings.port, *other_ports):
         try:
             return await loop.create_server(
-                make_protocol, settings.host, port, ssl=tls, backlog=_BACKLOG
+                make_protocol, settings.host, port, ssl=tls, backlog=_LISTEN_BACKLOG
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE and port != 0 and any_port:
@@ -138,14 +138,14 @@ def find_address(data_dir: Path) -> str | None:
         return None
 
 
-Notices = Callable[[], Sequence[str]]
+ListNotices = Callable[[], Sequence[str]]
 """Returns what operators should know even though the service works."""
 Probe = Callable[[], Awaitable[str | None]]
 """Returns None if a part of the service works, or else the reason in a few words."""
 
 
 def health_routes(
-    probes: Mapping[str, Probe], *, notices: Notices = tuple, probe_seconds: float = 2.0
+    probes: Mapping[str, Probe], *, notices: ListNotices = tuple, probe_seconds: float = 2.0
 ) -> AddRoutes:
     async def report_readiness(_: web.Request) -> web.Response:
         answers = await run_probes(probes, probe_seconds)
@@ -193,7 +193,7 @@ _RETRY_AFTER_SECONDS = 5
 _STORE_TIMEOUT_SECONDS = 10.0
 """The time limit for storing a webhook's call; Telegram itself waits much longer."""
 # The body is not encoded as its headers say, or the head of a multipart part is unreadable.
-UNREADABLE_BODY = (web.RequestPayloadError, HttpProcessingError)
+UNREADABLE_BODY_ERRORS = (web.RequestPayloadError, HttpProcessingError)
 
 
 def webhook_routes(
@@ -238,16 +238,16 @@ class _WebhookEndpoint:
                 body = await request.clone(client_max_size=_MAX_CALL_BYTES).read()
         except TimeoutError:
             return web.Response(status=HTTPStatus.REQUEST_TIMEOUT)
-        except UNREADABLE_BODY:
+        except UNREADABLE_BODY_ERRORS:
             return web.Response(status=HTTPStatus.BAD_REQUEST)
-        return await self._store(body)
+        return await self._store_call(body)
 
-    async def _store(self, body: bytes) -> web.Response:
+    async def _store_call(self, body: bytes) -> web.Response:
         store_task = asyncio.create_task(self.receiver.receive_call(body, self.intake))
         self.store_tasks.add(store_task)
         store_task.add_done_callback(self.store_tasks.discard)
-        done, _ = await asyncio.wait({store_task}, timeout=self.store_seconds)
-        if not done:
+        done_tasks, _ = await asyncio.wait({store_task}, timeout=self.store_seconds)
+        if not done_tasks:
             return _make_retry_response(f"nothing was stored within {self.store_seconds:g} s")
         try:
             is_understood = store_task.result()

@@ -63,8 +63,8 @@ class AnsweringContainer(MessagingContainer, ABC):
     @cached_property
     def command_handlers(self) -> CommandHandlers:
         resolver, admins, access = self.resolver, self.admins, self.access
-        prompts, find_url = self.exact_prompts, self.console_links.answer_url
-        context = ContextView(self.receipts, prompts.write, prompts.mask, find_url)
+        exact_prompts, answer_url = self.exact_prompts, self.console_links.answer_url
+        context = ContextView(self.receipts, exact_prompts.write, exact_prompts.mask, answer_url)
         greetings, pairing_codes = Greetings(resolver), PairingCodes(access, self.clock)
         summarizer = self._create_summarizer(Urgency.QUESTION)
         return CommandHandlers(
@@ -90,9 +90,9 @@ class AnsweringContainer(MessagingContainer, ABC):
         settings, backends = self.settings, self.backends
 
         def find_helpers(provider: str) -> Sequence[str]:
-            names = [one for one in (provider, *backends) if one in backends]
-            transcribers = [one for one in names if backends[one].can_transcribe]
-            moderators = [one for one in names if backends[one].can_moderate]
+            provider_names = [one for one in (provider, *backends) if one in backends]
+            transcribers = [one for one in provider_names if backends[one].can_transcribe]
+            moderators = [one for one in provider_names if backends[one].can_moderate]
             return [*transcribers[:1], *moderators[:1]]
 
         return PrivacyNotice(
@@ -106,15 +106,15 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def deletions(self) -> DeletionRequests:
-        data, index = self.personal_data, self.history_index
+        personal_data, index = self.personal_data, self.history_index
         scopes, memories = self.history_scopes, self.memories
-        return DeletionRequests(data, self.personas, index, scopes, self.receive, memories)
+        return DeletionRequests(personal_data, self.personas, index, scopes, self.receive, memories)
 
     @cached_property
     def operator_notices(self) -> OperatorNotices:
         surfaces = self.rate_limited_surfaces(best_effort=True)
-        operators = sorted(self.settings.admins)
-        return OperatorNotices(self.notices, operators, surfaces, self.private_chats)
+        operator_ids = sorted(self.settings.admins)
+        return OperatorNotices(self.notices, operator_ids, surfaces, self.private_chats)
 
     @cached_property
     def exact_prompts(self) -> ExactPromptWriter:
@@ -128,12 +128,12 @@ class AnsweringContainer(MessagingContainer, ABC):
         admits_voice = self.answer_limits.admits_voice if self.answer_limits else None
         settings = self.chat_settings  # tells other processes about changes itself
         cached_settings = [settings] if isinstance(settings, ConversationMemory) else []
-        web = WebMessageBlanker(
+        web_blanker = WebMessageBlanker(
             self.web_channels, self.conversations, self.history_index, self.inbox
         )
         return TurnStages(
             self.conversations,
-            [*cached_settings, web, self.forgotten_conversations],
+            [*cached_settings, web_blanker, self.forgotten_conversations],
             self.clock,
             self.resolver,
             self.command_handlers,
@@ -178,7 +178,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     def prompt_sources(self) -> PromptSources:
         settings = self.settings
         find_history_start = partial(retention_start, self.clock, settings.history_days)
-        fetch = PublicFetcher().fetch if settings.fetch_links else None
+        fetch_public = PublicFetcher().fetch if settings.fetch_links else None
         return PromptSources(
             self.conversations,
             self.resolver,
@@ -186,7 +186,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.models.retrieve_stories,
             self.summarizer,
             ChannelReader(self.read_before, self.read_thread_starter, find_history_start),
-            AttachmentReader(self.download, fetch),
+            AttachmentReader(self.download, fetch_public),
             self.backends,
             self.history_index,
             self.recaller,
@@ -194,11 +194,11 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def recaller(self) -> MemoryRecaller:
-        share, embedder = self.settings.memory.budget_share, self.models.memory_embedder
+        budget_share, embedder = self.settings.memory.budget_share, self.models.memory_embedder
         if embedder is None:
-            return MemoryRecaller(self.memories, share)
-        similarities = import_extra(_EMBEDDING_MODULE, "a preset with memories").cosine_similarities
-        return MemoryRecaller(self.memories, share, embedder, similarities)
+            return MemoryRecaller(self.memories, budget_share)
+        compare = import_extra(_EMBEDDING_MODULE, "a preset with memories").cosine_similarities
+        return MemoryRecaller(self.memories, budget_share, embedder, compare)
 
     @cached_property
     def extractor(self) -> MemoryExtractor:

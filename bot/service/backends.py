@@ -15,7 +15,7 @@ from bot.settings import Settings
 from bot.templates.renderer import Renderer
 from bot.texts.text import join_texts, translatable
 
-_MODEL_FILE = re.compile(r"^(/|~|\.{1,2}[/\\]|[a-z]:[/\\])|\.gguf$", re.IGNORECASE)
+_MODEL_FILE_PATTERN = re.compile(r"^(/|~|\.{1,2}[/\\]|[a-z]:[/\\])|\.gguf$", re.IGNORECASE)
 """Matches a model file's path, as opposed to the name of a model on a server."""
 
 
@@ -90,7 +90,7 @@ def describe_missing_setup(preset: Preset, settings: Settings) -> Sequence[str]:
             if isinstance(provider, ModelFileSettings):
                 if not is_pulled_at_start(model, provider, settings.data_dir):
                     find_model(model, provider, settings.data_dir)
-            elif provider is not None and _MODEL_FILE.search(model):
+            elif provider is not None and _MODEL_FILE_PATTERN.search(model):
                 problems.append(
                     f"the model {model!r} is a file, but the provider {name!r} is a server and"
                     " needs a name; change `model` to a name that the server lists, or import the"

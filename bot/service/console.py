@@ -61,7 +61,7 @@ class ConsoleContainer:
 
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
         """Return the console; `probes` are the checks for /readyz."""
-        c, home = self._container, choose_first_page(self._container.settings)
+        c, home_path = self._container, choose_first_page(self._container.settings)
         return make_console(
             c.settings.console,
             c.database,
@@ -69,7 +69,7 @@ class ConsoleContainer:
             c.rate_limits,
             c.clock,
             self._create_pages(probes),
-            home,
+            home_path,
             DisplayNames(self._state, c.web_channels, c.clock, self._read_names_and_pictures),
         )
 
@@ -78,7 +78,7 @@ class ConsoleContainer:
         providers, conversations = c.settings.providers, c.conversations
         operation = self._create_operation_page(probes)
         memories = MemoryPage(c.memories, c.audit_log)
-        local = {name for name, one in providers.items() if isinstance(one, LlamaCppSettings)}
+        local_ids = {name for name, one in providers.items() if isinstance(one, LlamaCppSettings)}
         return [
             HomePage(c.usage_totals, operation, self._read_setup_state, c.clock),
             PlaygroundPages(
@@ -111,9 +111,9 @@ class ConsoleContainer:
             PresetPages(
                 editor,
                 self._draft_previews,
-                PresetImports(editor, lambda preset: preset.provider in local),
+                PresetImports(editor, lambda preset: preset.provider in local_ids),
                 self._operator_requests.send,
-                *(list(providers), self._count_uses, memories),
+                *(list(providers), self._count_preset_uses, memories),
             ),
             ChannelsPage(self._state, c.resolver.default.name),
             ChannelPage(
@@ -134,10 +134,10 @@ class ConsoleContainer:
             PolicyPage(lambda: describe_policy(c.settings, c.resolver.presets.values())),
         ]
 
-    async def _count_uses(self) -> Mapping[str, int]:
+    async def _count_preset_uses(self) -> Mapping[str, int]:
         settings = await self._state.chat_settings()
-        chosen_lines = (set(one.value.splitlines()) for one in settings if one.key == "preset")
-        return Counter(name.partition("\t")[0] for names in chosen_lines for name in names)
+        chosen_names = (set(one.value.splitlines()) for one in settings if one.key == "preset")
+        return Counter(name.partition("\t")[0] for names in chosen_names for name in names)
 
     def _read_names_and_pictures(self) -> Mapping[str, tuple[str, str]]:
         return {
@@ -252,7 +252,7 @@ def make_console(
     rate_limits: RateLimits,
     clock: Clock,
     pages: Sequence[RouteGroup],
-    home: str | None = None,
+    home_path: str | None = None,
     names: DisplayNames | None = None,
 ) -> Console:
     """Return a console with these pages; after login, it shows `home` or the first page."""
@@ -260,8 +260,8 @@ def make_console(
     gate = RequestGate(settings, logins)
     audit, events = AuditLog(database, clock), EventLog(database, clock)
     groups = [*pages, AccessPage(tokens, audit, events)]
-    home = home or next(item.path for group in groups for item in group.navigation)
-    session_pages = SessionPages(logins, gate.session_cookie, settings.is_https, home)
+    home_path = home_path or next(item.path for group in groups for item in group.navigation)
+    session_pages = SessionPages(logins, gate.session_cookie, settings.is_https, home_path)
     return Console(gate, [*groups, session_pages, ApiDescription(groups)], names)
 
 

@@ -89,26 +89,26 @@ class Container(AnsweringContainer):
     def role_jobs(self) -> Sequence[RoleJobs]:
         """The jobs of this process's roles, in the order in which they handle a message."""
         roles = self.options.roles
-        names = ",".join(role for role in Role if role in roles)
+        role_names = ",".join(role for role in Role if role in roles)
         jobs: list[Job] = [partial(measure_loop_lag, self.clock)]
         if roles & {Role.WORKER, Role.SENDER}:
-            measure = partial(measure_queues, ServiceState(self.database, self.clock), roles)
-            jobs.append(partial(repeat, measure, self.clock, _SECONDS_BETWEEN_MEASUREMENTS))
+            measure_ages = partial(measure_queues, ServiceState(self.database, self.clock), roles)
+            jobs.append(partial(repeat, measure_ages, self.clock, _SECONDS_BETWEEN_MEASUREMENTS))
         if not self.is_alone:
-            report = partial(share_reports, self.nodes, self.owner, self.backends)
-            jobs.append(partial(report, RECENT_EVENTS, self.clock))
+            share_own_reports = partial(share_reports, self.nodes, self.owner, self.backends)
+            jobs.append(partial(share_own_reports, RECENT_EVENTS, self.clock))
         return [
             RoleJobs(start=self.restored_messages.load),
             *([self._worker_jobs()] if Role.WORKER in roles else []),
             *([self._sender_jobs()] if Role.SENDER in roles else []),
-            make_heartbeat_jobs(self.nodes, self.owner, names, __version__, self.clock),
+            make_heartbeat_jobs(self.nodes, self.owner, role_names, __version__, self.clock),
             RoleJobs(jobs),
         ]
 
     def _worker_jobs(self) -> RoleJobs:
         pool, worker = self.conversation_pool, self.worker
 
-        async def release() -> None:
+        async def release_claims() -> None:
             await self.conversations.release_all(self.owner)
             await self.answering_pauses.refresh()
 
@@ -118,30 +118,30 @@ class Container(AnsweringContainer):
 
         jobs = [pool.run, worker.leases.run, self.stops.run, self.summarizer.run]
         jobs += [self.extractor.run, self.decisions.run]
-        polls: list[Job] = [self.answering_pauses.refresh]
+        poll_jobs: list[Job] = [self.answering_pauses.refresh]
         if not self.is_alone:
             poller = MissedSignalPoller(self.inbox, self.stops, self.arrivals)
-            polls += [poller.poll, self.forgotten_conversations.forget_deleted]
-        jobs += [partial(repeat, poll, self.clock, _SECONDS_BETWEEN_POLLS) for poll in polls]
-        return RoleJobs(jobs, release, drain)
+            poll_jobs += [poller.poll, self.forgotten_conversations.forget_deleted]
+        jobs += [partial(repeat, poll, self.clock, _SECONDS_BETWEEN_POLLS) for poll in poll_jobs]
+        return RoleJobs(jobs, release_claims, drain)
 
     def _sender_jobs(self) -> RoleJobs:
-        lanes = self.lane_pool
+        lane_pool = self.lane_pool
 
         async def drain() -> None:
             """Send all queued messages; if other processes can do that, only those in progress."""
             if not self.is_alone:
-                await lanes.drain(_DRAIN_SECONDS)
+                await lane_pool.drain(_DRAIN_SECONDS)
                 return
             with contextlib.suppress(TimeoutError, StoreError):
                 async with asyncio.timeout(_DRAIN_SECONDS):
-                    while not await lanes.is_idle():
+                    while not await lane_pool.is_idle():
                         await self.clock.sleep(_DRAIN_POLL_SECONDS)
-            await lanes.drain(0)
+            await lane_pool.drain(0)
 
-        delete_late_duplicates = partial(self._sender.late_duplicates.run, lanes.wake)
+        delete_late_duplicates = partial(self._sender.late_duplicates.run, lane_pool.wake)
         jobs: list[Job] = [
-            lanes.run,
+            lane_pool.run,
             delete_late_duplicates,
             self.delete_expired_rows,
             self.delete_unused_pictures,

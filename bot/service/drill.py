@@ -63,24 +63,24 @@ from bot.storage.tables import metadata
 from bot.turn.limits.rate_limits import LimitSettings
 from bot.value_class import value_class
 
-MARK = "troupe-drill"
+ROW_MARK = "troupe-drill"
 """Part of every id, name and text of the drill, so that its rows can be found and deleted."""
-PLACES = (
+EXPECTED_PLACES = (
     *("turn.text", "inbox.payload", "outbox.text", "receipt.content", "receipt.preset"),
     *("feedback.person", "choice.value", "preset_version.content", "message_note.content"),
     *("summary.text", "memory.text", "file slots", "memory"),
 )
 """Where the person's data must be found before the deletion."""
-_PERSON, _WORDS = Person(f"drill:{MARK}-person", f"{MARK}-name"), f"{MARK}-words"
+_PERSON, _WORDS = Person(f"drill:{ROW_MARK}-person", f"{ROW_MARK}-name"), f"{ROW_MARK}-words"
 _REFUSED_WORDS = f"{_WORDS} that the platform refuses"
-_TRACES = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
-_DM_CHAT, _GROUP_CHAT = Address("drill", f"{MARK}-chat"), Address("drill", f"{MARK}-group")
-_OTHER_CHAT = Address("drill", f"{MARK}-chat", bot_id=MARK)  # where messages stay unanswered
-_SPEC = PlatformSpec(kind=DRILL_PLATFORM, factory="")
-_OPTIONS = RunOptions(has_port=False, answers_messages=False)
-_PRESETS = (
-    {"name": MARK, "provider": "echo", "model": "echo", "context": "all"},
-    {"name": f"{MARK}-local", "provider": "local", "model": "default"},
+_TRACE_TEXTS = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
+_DM_CHAT, _GROUP_CHAT = Address("drill", f"{ROW_MARK}-chat"), Address("drill", f"{ROW_MARK}-group")
+_OTHER_CHAT = Address("drill", f"{ROW_MARK}-chat", bot_id=ROW_MARK)  # its messages stay unanswered
+_DRILL_SPEC = PlatformSpec(kind=DRILL_PLATFORM, factory="")
+_RUN_OPTIONS = RunOptions(has_port=False, answers_messages=False)
+_DRILL_PRESETS = (
+    {"name": ROW_MARK, "provider": "echo", "model": "echo", "context": "all"},
+    {"name": f"{ROW_MARK}-local", "provider": "local", "model": "default"},
 )
 _FORGET_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 1.0
@@ -89,7 +89,7 @@ _SKIPPED_TYPES = (type, ModuleType, FunctionType, BuiltinFunctionType, Coroutine
 
 class _DrillSurface(PrintingSurface):
     def __init__(self) -> None:
-        super().__init__(MARK)
+        super().__init__(ROW_MARK)
         self.newest = ("", "")
         """The id of the newest message, and the data of its first button."""
 
@@ -137,17 +137,17 @@ class DrillResult:
 
 
 async def run_drill(settings: Settings) -> DrillResult:
-    """Run the deletion drill; raises `StoreError` if one of `PLACES` had no data to delete."""
+    """Run the deletion drill; raises `StoreError` if one of the places had no data to delete."""
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         settings = _make_drill_settings(settings, folder)
-        opening = open_resources(settings, [_SPEC], lambda _: None, _OPTIONS)
-        resources, redis = await stack.enter_async_context(opening), None
+        resources_context = open_resources(settings, [_DRILL_SPEC], lambda _: None, _RUN_OPTIONS)
+        resources, redis = await stack.enter_async_context(resources_context), None
         if settings.redis_url is not None:
             open_client = import_module("bot.storage.redis_client").open_client
             client = open_client(settings.redis_url.get_secret_value())
             redis = await stack.enter_async_context(contextlib.aclosing(client))
-        arguments = (settings, resources, [_SPEC], lambda _: None, _OPTIONS)
+        arguments = (settings, resources, [_DRILL_SPEC], lambda _: None, _RUN_OPTIONS)
         drill = _Drill(Container(*arguments, owner=f"drill:{secrets.token_hex(6)}"), redis)
         drill.container.platforms = {DRILL_PLATFORM: _DrillPlatform(drill.surface)}
         await drill.clean_up()  # in case an earlier drill was killed
@@ -157,15 +157,15 @@ async def run_drill(settings: Settings) -> DrillResult:
 
 def _make_drill_settings(settings: Settings, folder: Path) -> Settings:
     """Return the settings with the same database and Redis, but no other services."""
-    presets = folder / "presets"
-    presets.mkdir()
-    for preset in _PRESETS:
-        (presets / f"{preset['name']}.json").write_text(json.dumps(preset))
-    changed = {
+    presets_dir = folder / "presets"
+    presets_dir.mkdir()
+    for preset in _DRILL_PRESETS:
+        (presets_dir / f"{preset['name']}.json").write_text(json.dumps(preset))
+    changed_settings = {
         "database_url": SecretStr(settings.sqlalchemy_url),
         "data_dir": folder,
-        "presets_dir": presets,
-        "default_preset": MARK,
+        "presets_dir": presets_dir,
+        "default_preset": ROW_MARK,
         "providers": {"echo": EchoSettings(), "local": LlamaCppSettings()},
         "mcp_servers": {},
         "admins": frozenset({_PERSON.id}),
@@ -173,7 +173,7 @@ def _make_drill_settings(settings: Settings, folder: Path) -> Settings:
         "budgets": BudgetSettings(),
         "limits": LimitSettings(),
     }
-    return settings.model_copy(update=changed)
+    return settings.model_copy(update=changed_settings)
 
 
 @dataclass(eq=False)
@@ -184,23 +184,23 @@ class _Drill:
     surface: _DrillSurface = field(default_factory=_DrillSurface)
     newest_ids: dict[str, Sequence[int]] = field(default_factory=dict)
     """For each table, the key of the newest row from before the drill."""
-    keys: Iterator[str] = field(default_factory=lambda: (f"{MARK}:{one}" for one in count(1)))
+    keys: Iterator[str] = field(default_factory=lambda: (f"{ROW_MARK}:{one}" for one in count(1)))
     """The keys of the next events."""
 
     async def run(self) -> DrillResult:
         container, clock = self.container, self.container.clock
         for table in metadata.sorted_tables:
             if "id" in table.c and isinstance(table.c.id.type, BigInteger):
-                newest = select(func.max(table.c.id))
-                top = await container.database.read(lambda c, one=newest: c.execute(one).scalar())  # type: ignore[misc]
-                self.newest_ids[table.name] = [top or 0]
+                query = select(func.max(table.c.id))
+                top_id = await container.database.read(lambda c, one=query: c.execute(one).scalar())  # type: ignore[misc]
+                self.newest_ids[table.name] = [top_id or 0]
         jobs = [container.conversation_pool.run, container.worker.leases.run]
         jobs += [container.lane_pool.run, container.decisions.run]
         tasks = [asyncio.create_task(job()) for job in jobs]
         try:
             await self._store_all_data()
             before, _ = await self._count_traces()
-            places = PLACES if self.redis is None else (*PLACES, "redis window")
+            places = EXPECTED_PLACES if self.redis is None else (*EXPECTED_PLACES, "redis window")
             missing = [each for each in places if not any(one.startswith(each) for one in before)]
             if missing:
                 raise StoreError(
@@ -209,9 +209,9 @@ class _Drill:
             await self._forget()
             deadline = clock.monotonic() + _FORGET_TIMEOUT_SECONDS
             while True:
-                after, kept = await self._count_traces()
+                after, retained = await self._count_traces()
                 if not after or clock.monotonic() >= deadline:
-                    return DrillResult(before, after, kept)
+                    return DrillResult(before, after, retained)
                 await clock.sleep(_POLL_SECONDS)
         finally:
             await cancel_and_wait(tasks)
@@ -223,9 +223,9 @@ class _Drill:
         lines = (f"/me I am {_WORDS}", "/settings me server", f"/character add {card}")
         for line in (*lines, f"/character use {name}", f"Hello {_WORDS}"):
             await self._receive(self._create_message(line))
-        answer, _ = self.surface.newest
-        reaction = (_DM_CHAT, next(self.keys), answer, _PERSON, Reaction.GOOD, _now(), scopes)
-        await self._receive(ReactionChange(*reaction, is_private=True))
+        answer_id, _ = self.surface.newest
+        arguments = (_DM_CHAT, next(self.keys), answer_id, _PERSON, Reaction.GOOD, _now(), scopes)
+        await self._receive(ReactionChange(*arguments, is_private=True))
         for line, wake in (
             (_REFUSED_WORDS, WakeReason.MENTION),
             (f"To others: {_WORDS}", None),
@@ -248,7 +248,7 @@ class _Drill:
         await memories.add(replace(memory, text=f"I am {_WORDS}", is_derived=False))
         slots = SlotStore(folder, "model", clock, limit_bytes=1, max_age_seconds=1)
         slots.load_saved_slots()
-        (folder / slots.state_file_name(SlotOwner(key, MARK))).write_text(_WORDS)
+        (folder / slots.state_file_name(SlotOwner(key, ROW_MARK))).write_text(_WORDS)
         await self.container.inbox.receive([self._create_message(_WORDS, _OTHER_CHAT)], {})
         values = {"of": _OTHER_CHAT.conversation, "newer_than": 0, "most": 1}
         [[number, *_]] = await self.container.database.fetch(SQL["following_messages"], **values)
@@ -256,17 +256,17 @@ class _Drill:
 
     async def _forget(self) -> None:
         await self._receive(self._create_message("/forget me"))
-        message, button = self.surface.newest
-        press = (_DM_CHAT, next(self.keys), message, _PERSON, button, _now(), (_DM_CHAT.lane,))
-        await self._receive(ButtonPress(*press, is_private=True))
+        message_id, data = self.surface.newest
+        arguments = (_DM_CHAT, next(self.keys), message_id, _PERSON, data, _now(), (_DM_CHAT.lane,))
+        await self._receive(ButtonPress(*arguments, is_private=True))
 
     def _create_message(
         self, text: str, address: Address = _DM_CHAT, wake: WakeReason | None = WakeReason.DM
     ) -> IncomingMessage:
         key, is_private = next(self.keys), address is not _GROUP_CHAT
-        scopes = (address.lane,) if is_private else (address.lane, f"drill:guild:{MARK}")
-        message = (address, key, key, _PERSON, text, _now(), wake, scopes)
-        return IncomingMessage(*message, author_is_admin=True, is_private=is_private)
+        scopes = (address.lane,) if is_private else (address.lane, f"drill:guild:{ROW_MARK}")
+        message_arguments = (address, key, key, _PERSON, text, _now(), wake, scopes)
+        return IncomingMessage(*message_arguments, author_is_admin=True, is_private=is_private)
 
     async def _receive(self, event: Incoming) -> None:
         await self.container.supervisor.intake.receive([event], {})
@@ -274,20 +274,20 @@ class _Drill:
 
     async def _count_traces(self) -> tuple[Counter[str], Counter[str]]:
         """Count the person's traces, and separately the ids kept on purpose, by location."""
-        traces, kept = Counter[str](_find_traces_in_memory(self.container)), Counter[str]()
+        traces, kept_ids = Counter[str](_find_traces_in_memory(self.container)), Counter[str]()
         async for place, text in self._read_stored_texts():
             for needle in _find_person_traces(text):
-                (kept if needle == "id" and place in KEPT_IDS else traces)[place] += 1
-        return traces, kept
+                (kept_ids if needle == "id" and place in KEPT_IDS else traces)[place] += 1
+        return traces, kept_ids
 
     async def _read_stored_texts(self) -> AsyncIterator[tuple[str, str]]:
         """Yield all texts that the drill may have stored, with their places."""
         for table in metadata.sorted_tables:
-            last: Sequence[Any] | None = self.newest_ids.get(table.name)
-            while rows := await read_page(self.container.database, table, last):
+            last_key: Sequence[Any] | None = self.newest_ids.get(table.name)
+            while rows := await read_page(self.container.database, table, last_key):
                 for column, value in (item for row in rows for item in row.items()):
                     yield f"{table.name}.{column}", self._decode_text(value)
-                last = primary_key(table, rows[-1])
+                last_key = primary_key(table, rows[-1])
         prefix = f"troupe:{await read_installation_id(self.container.database)}:"
         for key in await self._list_redis_keys(f"{prefix}*"):
             is_text = await self.redis.type(key) == b"string"
@@ -313,7 +313,7 @@ class _Drill:
         """Delete all data that the drill stored."""
         await self.container.database.write(_delete_rows)
         await self.container.database.truncate_log()
-        for key in await self._list_redis_keys(f"*{MARK}*"):
+        for key in await self._list_redis_keys(f"*{ROW_MARK}*"):
             await self.redis.delete(key)
 
     async def _list_redis_keys(self, pattern: str) -> list[bytes]:
@@ -325,29 +325,29 @@ def _delete_rows(connection: Connection) -> None:
         encryptable = encryptable_columns(table)
         texts = [one for one in table.c if isinstance(one.type, Text) and one not in encryptable]
         if texts:
-            connection.execute(delete(table).where(or_(*(one.contains(MARK) for one in texts))))
+            connection.execute(delete(table).where(or_(*(one.contains(ROW_MARK) for one in texts))))
 
 
 def _find_person_traces(text: str) -> list[str]:
     text = text.casefold()
-    return [name for name, one in _TRACES.items() if one in text] if MARK in text else []
+    return [name for name, one in _TRACE_TEXTS.items() if one in text] if ROW_MARK in text else []
 
 
 def _find_traces_in_memory(container: Container) -> Iterator[str]:
     """Yield the classes of objects in memory that contain the person's name or words."""
-    cache = type(functools.lru_cache(_now))
-    stack: list[tuple[Any, str]] = [(one, "") for one in gc.get_objects() if type(one) is cache]
+    lru_type = type(functools.lru_cache(_now))
+    stack: list[tuple[Any, str]] = [(one, "") for one in gc.get_objects() if type(one) is lru_type]
     stack.append((container, ""))
     seen_ids: set[int] = set()
     while stack:
-        one, holder = stack.pop()
+        one, holder_name = stack.pop()
         if isinstance(one, str) and set(_find_person_traces(one)) - {"id"}:
-            yield f"memory of {holder}"
+            yield f"memory of {holder_name}"
         if id(one) in seen_ids or isinstance(one, _SKIPPED_TYPES):
             continue
         seen_ids.add(id(one))
-        is_plain = type(one).__module__ == "builtins"
-        name = holder if is_plain else type(one).__name__
+        is_builtin = type(one).__module__ == "builtins"
+        name = holder_name if is_builtin else type(one).__name__
         stack += [(each, name) for each in gc.get_referents(one)]
 
 

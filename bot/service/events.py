@@ -35,20 +35,20 @@ class EventSender:
     async def run(self) -> None:
         """Send events until cancelled."""
         client = HttpClient(self.settings.url or "", {}, connect_seconds=_REQUEST_TIMEOUT_SECONDS)
-        positions: dict[EventKind, float] = {}
-        failures = 0
+        sent_positions: dict[EventKind, float] = {}
+        failure_count = 0
         try:
             while True:
                 try:
-                    positions = positions or await self.events.start_positions()
+                    sent_positions = sent_positions or await self.events.start_positions()
                     for kind in EventKind:
-                        await self._send_newer_events(kind, positions, client)
-                    failures = 0
+                        await self._send_newer_events(kind, sent_positions, client)
+                    failure_count = 0
                 except (StoreError, ConnectionFailed, TimeoutError) as error:
-                    failures += 1
+                    failure_count += 1
                     _log.warning("events_not_sent", reason=str(error) or "no answer in time")
-                wait_seconds = min(2.0 ** min(failures, 10), _MAX_BACKOFF_SECONDS)
-                await self.clock.sleep(wait_seconds if failures else _POLL_SECONDS)
+                wait_seconds = min(2.0 ** min(failure_count, 10), _MAX_BACKOFF_SECONDS)
+                await self.clock.sleep(wait_seconds if failure_count else _POLL_SECONDS)
         finally:
             await client.close()
 
@@ -66,14 +66,14 @@ class EventSender:
                 await self.events.advance(kind, positions[kind])
 
     async def _send(self, row: EventRow, client: HttpClient) -> None:
-        moment = datetime.fromtimestamp(row.at, UTC)
-        body = msgspec.json.encode({"type": row.kind, "timestamp": moment, "data": row.data})
+        event_time = datetime.fromtimestamp(row.at, UTC)
+        body = msgspec.json.encode({"type": row.kind, "timestamp": event_time, "data": row.data})
         event_id = f"{await self.events.installation_id()}-{row.kind}-{row.position:.17g}"
-        at = str(int(self.clock.now()))
-        digest = hmac.digest(self.settings.key, f"{event_id}.{at}.".encode() + body, "sha256")
+        stamp = str(int(self.clock.now()))
+        digest = hmac.digest(self.settings.key, f"{event_id}.{stamp}.".encode() + body, "sha256")
         headers = {
             "webhook-id": event_id,
-            "webhook-timestamp": at,
+            "webhook-timestamp": stamp,
             "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
         }
         deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_SECONDS

@@ -153,55 +153,55 @@ class ShardReceiver:
 
     async def run(self, intake: Intake) -> None:
         shards = await self.platform.shards()
-        member = f"{self._member_prefix}{self.owner}"
-        jobs: dict[str, asyncio.Task[None]] = {}
+        member_lease = f"{self._member_prefix}{self.owner}"
+        shard_tasks: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
-                self._shard_share = await self._count_share(member, len(shards))
-                await self._give_up_excess_shards(jobs)
+                self._shard_share = await self._count_share(member_lease, len(shards))
+                await self._give_up_excess_shards(shard_tasks)
                 for shard in shards:
-                    if shard not in jobs:
-                        jobs[shard] = asyncio.create_task(self._run_shard(shard, intake))
-                pause = asyncio.create_task(self.clock.sleep(_SECONDS_BETWEEN_ATTEMPTS))
+                    if shard not in shard_tasks:
+                        shard_tasks[shard] = asyncio.create_task(self._run_shard(shard, intake))
+                pause_task = asyncio.create_task(self.clock.sleep(_SECONDS_BETWEEN_ATTEMPTS))
                 try:
-                    ended_jobs, _ = await asyncio.wait(
-                        {*jobs.values(), pause}, return_when=asyncio.FIRST_COMPLETED
+                    ended_tasks, _ = await asyncio.wait(
+                        {*shard_tasks.values(), pause_task}, return_when=asyncio.FIRST_COMPLETED
                     )
                 finally:
-                    await cancel_and_wait([pause])
-                for job in ended_jobs - {pause}:
+                    await cancel_and_wait([pause_task])
+                for job in ended_tasks - {pause_task}:
                     await job  # raises the error that ended it
                     return
         finally:
-            await cancel_and_wait(jobs.values())
+            await cancel_and_wait(shard_tasks.values())
             self._roles.clear()
             with contextlib.suppress(StoreError):  # the lease will expire
-                await self.leases.release(member)
+                await self.leases.release(member_lease)
 
-    async def _count_share(self, member: str, shards: int) -> int:
+    async def _count_share(self, member_lease: str, shard_count: int) -> int:
         """Return how many shards this process should receive; repeat the last number on errors."""
         try:
-            await self.leases.take(member, _MEMBER_LEASE_SECONDS)
+            await self.leases.take(member_lease, _MEMBER_LEASE_SECONDS)
             members = await self.leases.held_roles(self._member_prefix)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
             return self._shard_share
-        return math.ceil(shards / max(1, len(members)))
+        return math.ceil(shard_count / max(1, len(members)))
 
-    async def _give_up_excess_shards(self, jobs: dict[str, asyncio.Task[None]]) -> None:
+    async def _give_up_excess_shards(self, shard_tasks: dict[str, asyncio.Task[None]]) -> None:
         held_shards = [shard for shard, role in self._roles.items() if role.is_held]
         for shard in held_shards[self._shard_share :]:
             _log.info("shard_given_up", platform=self.name, shard=shard)
-            await cancel_and_wait([jobs.pop(shard)])
+            await cancel_and_wait([shard_tasks.pop(shard)])
 
     async def _run_shard(self, shard: str, intake: Intake) -> None:
         def may_take() -> bool:
-            others = (role.is_held for name, role in self._roles.items() if name != shard)
-            return sum(others) < self._shard_share
+            other_holds = (role.is_held for name, role in self._roles.items() if name != shard)
+            return sum(other_holds) < self._shard_share
 
-        receive = f"receive {self.source}"
+        receiver_role = f"receive {self.source}"
         role = self._roles[shard] = ExclusiveRole(
-            f"{receive} {shard}", self.leases, self.clock, may_take, metric_role=receive
+            f"{receiver_role} {shard}", self.leases, self.clock, may_take, metric_role=receiver_role
         )
         try:
             await role.run(lambda: self.platform.run_shard(shard, intake))

@@ -61,16 +61,16 @@ async def repeat(job: Job, clock: Clock, seconds_between: float) -> None:
 async def delete_expired_rows(database: Database, settings: Settings, clock: Clock) -> None:
     """Delete expired rows every hour, until cancelled."""
     await clock.sleep(_SECONDS_BEFORE_DELETION)
-    delete = partial(delete_expired_once, database, settings, clock)
-    await repeat(delete, clock, _SECONDS_BETWEEN_DELETIONS)
+    delete_once = partial(delete_expired_once, database, settings, clock)
+    await repeat(delete_once, clock, _SECONDS_BETWEEN_DELETIONS)
 
 
 async def delete_expired_once(database: Database, settings: Settings, clock: Clock) -> None:
     """Delete expired rows once; raises `StoreError`."""
-    rows = await delete_expired(database, clock, settings.kept_receipt_days)
+    row_count = await delete_expired(database, clock, settings.kept_receipt_days)
     if settings.history_days is not None:
-        rows += await delete_expired_turns(database, clock, settings.history_days)
-    _log.info("expired_rows_deleted", rows=rows)
+        row_count += await delete_expired_turns(database, clock, settings.history_days)
+    _log.info("expired_rows_deleted", rows=row_count)
 
 
 async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
@@ -138,24 +138,24 @@ class ProviderNotices:
             for name in self._list_unreachable_providers()
         ]
 
-    def states(self) -> Mapping[str, str]:
+    def describe_states(self) -> Mapping[str, str]:
         """Return "ok" or the problem of each provider that this process uses."""
-        unreachable = self._list_unreachable_providers()
+        unreachable_names = self._list_unreachable_providers()
         return {
-            f"provider {name}": "it does not answer" if name in unreachable else "ok"
+            f"provider {name}": "it does not answer" if name in unreachable_names else "ok"
             for name in self._list_served_providers()
         }
 
     def worker_problem(self) -> str | None:
         """Return a problem if no provider works and this process has no other role."""
-        unreachable = self._list_unreachable_providers()
+        unreachable_names = self._list_unreachable_providers()
         if (
             self.roles != {Role.WORKER}
-            or not unreachable
-            or unreachable != self._list_served_providers()
+            or not unreachable_names
+            or unreachable_names != self._list_served_providers()
         ):
             return None
-        return f"no provider answers: {', '.join(unreachable)}"
+        return f"no provider answers: {', '.join(unreachable_names)}"
 
     def _list_served_providers(self) -> list[str]:
         is_worker = Role.WORKER in self.roles
@@ -181,11 +181,11 @@ async def share_reports(
     """Publish this process's report whenever it changes, until cancelled."""
     last_report = ProcessReport()
 
-    async def share() -> None:
+    async def share_if_changed() -> None:
         nonlocal last_report
         report = build_process_report(backends, events)
         if report != last_report:
             await nodes.store_report(owner, report)
             last_report = report
 
-    await repeat(share, clock, HEARTBEAT_SECONDS)
+    await repeat(share_if_changed, clock, HEARTBEAT_SECONDS)

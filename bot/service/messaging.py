@@ -102,10 +102,10 @@ class MessagingContainer(StorageContainer, ABC):
 
     async def delete_unused_pictures(self) -> None:
         """Delete pictures that no character uses, every minute, until cancelled."""
-        hosts = [one for one in self.platforms.values() if isinstance(one, PictureHost)]
+        picture_hosts = [one for one in self.platforms.values() if isinstance(one, PictureHost)]
         while True:
             await self.clock.sleep(_SECONDS_BETWEEN_CLEANUPS)
-            for host in hosts:
+            for host in picture_hosts:
                 with suppress(PlatformError, StoreError):  # the next run repeats it
                     await host.delete_unused_pictures(await self.preset_versions.picture_urls())
 
@@ -248,9 +248,9 @@ class MessagingContainer(StorageContainer, ABC):
     @cached_property
     def answer_buttons(self) -> AnswerButtons:
         refusal = self.command_limits.press_refusal if self.command_limits else None
-        route = self.history_router.route_press
+        route_press = self.history_router.route_press
         return AnswerButtons(
-            self.conversations, self.inbox, self.admins, route, self.access, refusal
+            self.conversations, self.inbox, self.admins, route_press, self.access, refusal
         )
 
     # receiving

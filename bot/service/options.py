@@ -72,9 +72,9 @@ def parse_roles(names: str) -> frozenset[Role]:
     return frozenset(roles)
 
 
-def select_platforms(names: str, configured: Sequence[PlatformSpec]) -> Sequence[PlatformSpec]:
+def select_platforms(names: str, candidates: Sequence[PlatformSpec]) -> Sequence[PlatformSpec]:
     """Return the platforms that --platforms names; raises `SettingsError` if not configured."""
-    specs = {spec.kind: spec for spec in configured}
+    specs = {spec.kind: spec for spec in candidates}
     names_to_select = _split_names(names)
     for name in names_to_select:
         if name not in specs:
@@ -89,8 +89,8 @@ def _split_names(names: str) -> list[str]:
 
 
 def _describe_unknown(name: str, known_names: Sequence[str], problem: str = "is not one of") -> str:
-    closest = difflib.get_close_matches(name, known_names, n=1)
-    hint = f"; did you mean {str(closest[0])!r}?" if closest else ""
+    closest_names = difflib.get_close_matches(name, known_names, n=1)
+    hint = f"; did you mean {str(closest_names[0])!r}?" if closest_names else ""
     known = ", ".join(sorted(known_names)) or "none"
     return f"{name!r} {problem}: {known}{hint}"
 
@@ -105,10 +105,10 @@ def replace_model(
     changes: dict[str, object] = {"model": model, "fallbacks": ()}
     if separator and name and provider in settings.providers:
         changes |= {"provider": provider, "model": name}
-    changed = {}
+    changed_presets = {}
     for key, preset in presets.items():
         provider_settings = settings.providers.get(str(changes.get("provider", preset.provider)))
-        can_call = provider_settings is None or backend_spec(provider_settings.kind).calls_tools
-        no_tools = {} if can_call else {"tools": (), "mcp_servers": ()}
-        changed[key] = preset.model_copy(update={**changes, **no_tools})
-    return changed
+        has_tools = provider_settings is None or backend_spec(provider_settings.kind).calls_tools
+        tool_changes = {} if has_tools else {"tools": (), "mcp_servers": ()}
+        changed_presets[key] = preset.model_copy(update={**changes, **tool_changes})
+    return changed_presets

@@ -39,7 +39,7 @@ class PlatformSupervisor:
     _problems: dict[str, str] = field(default_factory=dict, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
-    def problem(self, platform: Receiver) -> str | None:
+    def find_problem(self, platform: Receiver) -> str | None:
         """Return why a platform is not receiving, or None if it is."""
         return self._problems.get(platform.name) or platform.connection_error
 
@@ -53,14 +53,14 @@ class PlatformSupervisor:
         stop_task = asyncio.create_task(stop.wait())
         tasks = {one.name: asyncio.create_task(self._keep_running(one)) for one in self.platforms}
         self._tasks = set(tasks.values())
-        running = {task for name, task in tasks.items() if name not in self.companions}
-        running = running or set(self._tasks)  # only companions are left
+        required_tasks = {task for name, task in tasks.items() if name not in self.companions}
+        required_tasks = required_tasks or set(self._tasks)  # only companions are left
         try:
-            while (running or not self.platforms) and not stop.is_set():
+            while (required_tasks or not self.platforms) and not stop.is_set():
                 done_tasks, _ = await asyncio.wait(
-                    {*running, stop_task}, return_when=asyncio.FIRST_COMPLETED
+                    {*required_tasks, stop_task}, return_when=asyncio.FIRST_COMPLETED
                 )
-                running -= done_tasks
+                required_tasks -= done_tasks
                 for task in done_tasks - {stop_task}:
                     await task  # raises the error that ended it
         finally:

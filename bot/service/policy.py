@@ -15,17 +15,17 @@ from bot.storage.tables import metadata
 def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[PolicySection]:
     """Return one section of the privacy policy per kind of stored data."""
     keys, providers = ("transcription_model", "moderation_model"), settings.providers.items()
-    helpers = [name for name, one in providers if any(getattr(one, key, None) for key in keys)]
-    places = list_recipients(settings, list(presets), lambda _provider: helpers)
+    helper_names = [name for name, one in providers if any(getattr(one, key, None) for key in keys)]
+    places = list_recipients(settings, list(presets), lambda _provider: helper_names)
     recipients = ", ".join(
         f"{name} (on the bot's machine)" if is_local else name for name, is_local in places.items()
     )
     seconds = {"inbox": INBOX_SECONDS, "outbox": OUTBOX_SECONDS, "usage": USAGE_SECONDS}
-    days = {name: each / 86_400 for name, each in seconds.items()}
-    days |= {"forgotten": FORGOTTEN_SECONDS / 86_400, "receipts": settings.kept_receipt_days}
-    times = {name: f"{each:g} days" for name, each in days.items()}
+    kept_days = {name: each / 86_400 for name, each in seconds.items()}
+    kept_days |= {"forgotten": FORGOTTEN_SECONDS / 86_400, "receipts": settings.kept_receipt_days}
+    spans = {name: f"{each:g} days" for name, each in kept_days.items()}
     history = settings.history_days
-    times["history"] = "until /forget" if history is None else f"{history:g} days, or until /forget"
+    spans["history"] = "until /forget" if history is None else f"{history:g} days, or until /forget"
     database = "SQLite" if settings.sqlalchemy_url.startswith("sqlite") else "PostgreSQL"
     return [
         PolicySection(
@@ -33,7 +33,7 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
             {
                 "Purpose": kind.purpose,
                 "Place": kind.place or f"{database}, tables {', '.join(kind.tables)}",
-                "Kept": kind.retention.format(**times),
+                "Kept": kind.retention.format(**spans),
                 "Sent to": (recipients if kind.is_sent else "") or "nobody",
                 "Encrypted": _describe_encryption(kind, settings),
                 "Read by": kind.readers,
@@ -52,12 +52,12 @@ def list_recipients(
     """
     names = dict.fromkeys(name for preset in presets for name, _ in used_models(preset))
     names |= dict.fromkeys(helper for name in names for helper in find_helpers(name))
-    places = {name: isinstance(settings.providers.get(name), ModelFileSettings) for name in names}
-    places |= {name: False for preset in presets for name in preset.mcp_servers}
+    parties = {name: isinstance(settings.providers.get(name), ModelFileSettings) for name in names}
+    parties |= {name: False for preset in presets for name in preset.mcp_servers}
     uses_embeddings = any(one.character or one.memory for one in presets)
     if settings.embedding.base_url is not None and uses_embeddings:
-        places[str(settings.embedding.base_url)] = False
-    return places
+        parties[str(settings.embedding.base_url)] = False
+    return parties
 
 
 def _describe_encryption(kind: DataKind, settings: Settings) -> str:

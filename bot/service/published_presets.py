@@ -74,24 +74,24 @@ class PublishedPresets:
     async def reload(self, names: Sequence[str]) -> None:
         """Load the newest versions of presets; if one is invalid, keep the version in use."""
         for name in names:
-            newest = await self._container.preset_versions.newest(name)
-            if newest is None or not newest.content:
+            newest_version = await self._container.preset_versions.newest(name)
+            if newest_version is None or not newest_version.content:
                 self._resolver.remove(name)
                 continue
             try:
-                preset = self.prepare(parse_preset(newest.content, f"preset {name!r}"))
+                preset = self.prepare(parse_preset(newest_version.content, f"preset {name!r}"))
             except SettingsError as error:
                 _log.warning("preset_not_reloaded", preset=name, reason=str(error))
             else:
-                self._resolver.publish(preset, newest.version)
+                self._resolver.publish(preset, newest_version.version)
 
     async def watch_files(self) -> None:
         """Check the presets folder every two seconds and publish changes, until cancelled."""
         while True:
             folder = presets_folder(self._container.settings.presets_dir)
-            stamps = await asyncio.to_thread(read_file_stamps, folder)
-            if stamps != self._file_stamps and await self.reload_files():
-                self._file_stamps = stamps
+            new_stamps = await asyncio.to_thread(read_file_stamps, folder)
+            if new_stamps != self._file_stamps and await self.reload_files():
+                self._file_stamps = new_stamps
             await self._container.clock.sleep(_POLL_SECONDS)
 
     async def reload_files(self) -> bool:
@@ -121,13 +121,13 @@ class PublishedPresets:
             self._last_known_names.get(file, files.names[file]): reason
             for file, reason in files.problems.items()
         }
-        contents = _export_presets(files.presets)
-        deleted_names = sorted(self._file_contents.keys() - contents.keys() - problems.keys())
+        new_contents = _export_presets(files.presets)
+        deleted_names = sorted(self._file_contents.keys() - new_contents.keys() - problems.keys())
         if resolver.default.name in deleted_names:
             deleted_names.remove(resolver.default.name)
             problems[resolver.default.name] = "no file contains the default preset"
         changed_names, prepared_presets = [], []
-        for name, content in contents.items():
+        for name, content in new_contents.items():
             if content == self._file_contents.get(name) and name not in resolver.disabled:
                 continue
             try:
@@ -147,9 +147,9 @@ class PublishedPresets:
         for name in deleted_names:
             resolver.remove(name)
             self._file_contents.pop(name)
-        self._file_contents |= {name: contents[name] for name in changed_names}
-        readable = {file: name for file, name in files.names.items() if file not in files.problems}
-        self._last_known_names = {**self._last_known_names, **readable}
+        self._file_contents |= {name: new_contents[name] for name in changed_names}
+        names = {file: name for file, name in files.names.items() if file not in files.problems}
+        self._last_known_names = {**self._last_known_names, **names}
         return [*changed_names, *deleted_names]
 
     def _report_problems(self, problems: Mapping[str, str]) -> None:

@@ -95,11 +95,11 @@ async def open_story_retriever(
         database
     )
     indexing = index_stories(stories_by_character, embedder, stories, SystemClock())
-    task = asyncio.create_task(indexing)
+    indexing_task = asyncio.create_task(indexing)
     try:
         yield StoryRetriever(embedder, stories, stories_by_character).retrieve
     finally:
-        await cancel_and_wait([task])
+        await cancel_and_wait([indexing_task])
 
 
 def _make_embedder(settings: Settings, *, has_stories: bool) -> Embedder | None:
@@ -159,19 +159,19 @@ async def open_resources(
     """Open all configured resources; raises `SettingsError` and `StoreError`."""
     stamps = read_file_stamps(presets_folder(settings.presets_dir))
     folder = read_character_folder(presets_folder(settings.presets_dir))
-    presets, disabled = _select_usable_presets(settings, folder, options, progress)
+    presets, disabled_presets = _select_usable_presets(settings, folder, options, progress)
     for problem in plugins.problems.values():
         progress(problem)
     async with contextlib.AsyncExitStack() as stack:
-        use = data_dir_use(specs)
-        is_shared = shares_data_dir(settings, use, options)
+        dir_use = data_dir_use(specs)
+        is_shared = shares_data_dir(settings, dir_use, options)
         if options.answers_messages:
-            stack.enter_context(lock_data_dir(settings.data_dir, use, is_shared=is_shared))
+            stack.enter_context(lock_data_dir(settings.data_dir, dir_use, is_shared=is_shared))
         opening = open_database(settings.sqlalchemy_url, settings.text_encryption)
         database = await stack.enter_async_context(opening)
         bot_ids = await _resolve_bot_ids(settings, specs, database)
-        coordination = _open_coordination(settings, database)
-        signals, windows, rate_limits = await stack.enter_async_context(coordination)
+        coordination_context = _open_coordination(settings, database)
+        signals, shared_windows, rate_limits = await stack.enter_async_context(coordination_context)
         has_redis = settings.redis_url is not None
         chat_settings = make_chat_settings(database, signals, has_remote_signals=has_redis)
         versions = await PresetVersions(database, SystemClock()).save(
@@ -179,12 +179,12 @@ async def open_resources(
         )
         default = settings.default_preset
         if options.preset is not None:
-            default = find_preset(presets, options.preset, disabled).name
-        resolver = PresetResolver(presets, default, chat_settings, versions, disabled)
-        opening_models = _open_models(
+            default = find_preset(presets, options.preset, disabled_presets).name
+        resolver = PresetResolver(presets, default, chat_settings, versions, disabled_presets)
+        models_context = _open_models(
             settings, presets, folder.stories, database, resolver.default, progress, options
         )
-        models = await stack.enter_async_context(opening_models)
+        models = await stack.enter_async_context(models_context)
         yield Resources(
             database,
             bot_ids,
@@ -192,7 +192,7 @@ async def open_resources(
             chat_settings,
             resolver,
             models,
-            windows,
+            shared_windows,
             rate_limits,
             folder,
             stamps,
@@ -200,13 +200,13 @@ async def open_resources(
 
 
 def _select_usable_presets(
-    settings: Settings, read: PresetsInFolder, options: RunOptions, progress: Callable[[str], None]
+    settings: Settings, files: PresetsInFolder, options: RunOptions, progress: Callable[[str], None]
 ) -> tuple[Mapping[str, Preset], Mapping[str, str]]:
     """Return the usable presets, and the reasons why other presets are disabled, by name."""
-    presets = replace_model(read.presets, options.model, settings)
-    needs_providers = options.roles & {Role.WORKER, Role.CONSOLE}
-    refusals = find_refused_presets(presets.values(), settings) if needs_providers else {}
-    disabled = {**read.disabled, **refusals}
+    presets = replace_model(files.presets, options.model, settings)
+    provider_roles = options.roles & {Role.WORKER, Role.CONSOLE}
+    refusals = find_refused_presets(presets.values(), settings) if provider_roles else {}
+    disabled = {**files.disabled, **refusals}
     default = options.preset or settings.default_preset
     for name, reason in disabled.items():
         if preset_id(name) != preset_id(default):  # if it is disabled, fail later
@@ -238,22 +238,22 @@ async def _open_models(
         add_backends(backends, settings, presets.values(), renderer, session_key)
         stack.push_async_callback(_close_backends, backends)
         texts = select_stories(presets, stories) if is_worker else {}
-        recalls = is_worker and any(one.memory for one in presets.values())
-        embedder = _make_embedder(settings, has_stories=bool(texts)) if texts or recalls else None
+        remembers = is_worker and any(one.memory for one in presets.values())
+        embedder = _make_embedder(settings, has_stories=bool(texts)) if texts or remembers else None
         retrieve_stories = None
         if embedder is not None:
             stack.push_async_callback(embedder.close)
             if texts:
-                opening_stories = open_story_retriever(embedder, texts, database)
-                retrieve_stories = await stack.enter_async_context(opening_stories)
-        servers = settings.mcp_servers if is_worker else {}  # later presets may use them
-        opening_servers = open_tool_servers(servers, settings.data_dir)
-        tool_servers = await stack.enter_async_context(opening_servers)
+                retriever_context = open_story_retriever(embedder, texts, database)
+                retrieve_stories = await stack.enter_async_context(retriever_context)
+        server_settings = settings.mcp_servers if is_worker else {}  # later presets may use them
+        tool_servers_context = open_tool_servers(server_settings, settings.data_dir)
+        tool_servers = await stack.enter_async_context(tool_servers_context)
         if is_worker and options.answers_messages:
-            preloading = asyncio.create_task(_preload(backends[default.provider], default))
-            stack.push_async_callback(cancel_and_wait, [preloading])
-        for_memory = embedder if recalls else None
-        yield Models(renderer, backends, retrieve_stories, for_memory, tool_servers, session_key)
+            preload_task = asyncio.create_task(_preload(backends[default.provider], default))
+            stack.push_async_callback(cancel_and_wait, [preload_task])
+        memory_ranker = embedder if remembers else None
+        yield Models(renderer, backends, retrieve_stories, memory_ranker, tool_servers, session_key)
 
 
 def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) -> bool:
@@ -282,17 +282,17 @@ def make_chat_settings(
 
 def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
     """Return how a process with these platforms uses the data directory."""
-    in_terminal = all(spec.uses_terminal or spec.is_companion for spec in specs)
-    return DataDirUse.TERMINAL if in_terminal else DataDirUse.SERVICE
+    runs_in_terminal = all(spec.uses_terminal or spec.is_companion for spec in specs)
+    return DataDirUse.TERMINAL if runs_in_terminal else DataDirUse.SERVICE
 
 
 async def _resolve_bot_ids(
     settings: Settings, specs: Sequence[PlatformSpec], database: Database
 ) -> Mapping[str, str]:
-    accounts = {spec.kind: settings.platform(spec) for spec in specs}
+    platform_settings = {spec.kind: settings.platform(spec) for spec in specs}
     return {
         kind: await resolve_bot_id(database, kind, platform.bot_account)
-        for kind, platform in accounts.items()
+        for kind, platform in platform_settings.items()
         if platform is not None and platform.bot_account
     }
 
@@ -308,14 +308,14 @@ async def _open_coordination(
     url = settings.redis_url.get_secret_value()
     prefix = f"troupe:{await read_installation_id(database)}:"
     clock = SystemClock()
-    redis_signals, redis_windows, redis_rate_limits = (
+    signals_module, windows_module, limits_module = (
         import_extra(f"bot.storage.{name}", "TROUPE_REDIS_URL")
         for name in ("redis_signals", "redis_windows", "redis_rate_limits")
     )
     async with (
-        redis_signals.open_signals(url) as signals,
-        redis_windows.open_windows(url, prefix, database.codec, clock) as windows,
-        redis_rate_limits.open_rate_limits(url, prefix, clock) as limits,
+        signals_module.open_signals(url) as signals,
+        windows_module.open_windows(url, prefix, database.codec, clock) as windows,
+        limits_module.open_rate_limits(url, prefix, clock) as limits,
     ):
         yield signals, windows, limits
 

@@ -42,30 +42,30 @@ class Service:
 
     async def serve(self) -> None:
         """Run until a signal or until all platforms end, then drain; raises `PlatformFatal`."""
-        container, role_parts = self.container, self.container.role_jobs
-        for part in role_parts:
+        container, role_jobs = self.container, self.container.role_jobs
+        for part in role_jobs:
             await part.start()
-        async with self._http_server():
-            work: list[Job] = [
+        async with self._serve_http():
+            jobs_to_run: list[Job] = [
                 container.supervisor.run_until_stopped,
                 partial(log_outages, self._check_parts, container.clock),
                 self._presets.watch_files,
-                *(job for part in role_parts for job in part.jobs),
+                *(job for part in role_jobs for job in part.jobs),
             ]
             if not container.is_alone:
-                work.append(self._presets.watch)
-            jobs = [asyncio.ensure_future(job()) for job in work]
+                jobs_to_run.append(self._presets.watch)
+            job_tasks = [asyncio.ensure_future(job()) for job in jobs_to_run]
             try:
-                ended_jobs, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+                ended_jobs, _ = await asyncio.wait(job_tasks, return_when=asyncio.FIRST_COMPLETED)
                 for job in ended_jobs:
                     await job  # raises the error of a failed job
             finally:
                 await self._drain()
                 await container.supervisor.close()
-                await cancel_and_wait(jobs)
+                await cancel_and_wait(job_tasks)
 
     @contextlib.asynccontextmanager
-    async def _http_server(self) -> AsyncIterator[None]:
+    async def _serve_http(self) -> AsyncIterator[None]:
         """Serve health checks and the console during the block, if this process has a port."""
         container, settings = self.container, self.container.settings
         if not container.options.has_port:
@@ -108,8 +108,8 @@ class Service:
         """Print a login link if a person reads the output; logs must not contain it."""
         container = self.container
         if container.is_in_terminal or sys.stderr.isatty():
-            link = await container.console_links.make_login_link()
-            container.progress(f"log in to the console once, within 10 minutes:\n{link}")
+            login_link = await container.console_links.make_login_link()
+            container.progress(f"log in to the console once, within 10 minutes:\n{login_link}")
 
     async def _drain(self) -> None:
         """Finish the work in progress: first answers, then queued outgoing messages."""
@@ -127,21 +127,21 @@ class Service:
 
     def _make_server_probes(self) -> dict[str, Probe]:
         container = self.container
-        receivers = container.receivers.items()
+        receiver_items = container.receivers.items()
         has_redis = container.settings.redis_url is not None
         return {
             "database": container.find_database_problem,
             **({"redis": container.signals.find_problem} if has_redis else {}),
-            **{name: partial(self._find_platform_problem, one) for name, one in receivers},
+            **{name: partial(self._find_platform_problem, one) for name, one in receiver_items},
         }
 
     async def _check_parts(self) -> Mapping[str, str]:
         """Return "ok" or the problem of each server that this process depends on."""
         servers = await run_probes(self._make_server_probes(), _PROBE_TIMEOUT_SECONDS)
-        return {**servers, **self.container.provider_notices.states()}
+        return {**servers, **self.container.provider_notices.describe_states()}
 
     async def _find_platform_problem(self, receiver: Receiver) -> str | None:
-        return self.container.supervisor.problem(receiver)
+        return self.container.supervisor.find_problem(receiver)
 
     async def _find_role_problem(self, role: Role) -> str | None:
         if self._is_stopping:

@@ -161,8 +161,8 @@ class StorageContainer:
 
     async def delete_expired_rows(self) -> None:
         """Delete expired rows every hour in one process, until cancelled."""
-        job = partial(jobs.delete_expired_rows, self.database, self.settings, self.clock)
-        await (job() if self.is_alone else self.exclusive_role("delete expired rows").run(job))
+        purge = partial(jobs.delete_expired_rows, self.database, self.settings, self.clock)
+        await (purge() if self.is_alone else self.exclusive_role("delete expired rows").run(purge))
 
     async def send_events(self) -> None:
         """Send webhook events in one process, until cancelled."""
@@ -197,12 +197,12 @@ class StorageContainer:
     @cached_property
     def provider_slots(self) -> ProviderSlots:
         providers = self.settings.providers
-        longest_seconds = max((one.total_seconds for one in providers.values()), default=0.0)
+        max_total_seconds = max((one.total_seconds for one in providers.values()), default=0.0)
         return ProviderSlots(
             self.rate_limits,
             self.clock,
             {name: one.max_in_flight for name, one in providers.items() if one.max_in_flight},
-            lease_seconds=longest_seconds + _SLOT_MARGIN_SECONDS,
+            lease_seconds=max_total_seconds + _SLOT_MARGIN_SECONDS,
             max_waiting=self.settings.limits.waiting,
             signals=self.signals,
         )
@@ -230,7 +230,7 @@ def _make_budget_rules(budgets: BudgetSettings, resolver: PresetResolver) -> Bud
         if (dollars := getattr(budgets, f"{kind}_{period}")) is not None
     }
     try:
-        cheaper = budgets.cheaper_preset and find_preset(resolver.presets, budgets.cheaper_preset)
+        preset = budgets.cheaper_preset and find_preset(resolver.presets, budgets.cheaper_preset)
     except PresetError as error:
         raise SettingsError(f"TROUPE_BUDGETS__CHEAPER_PRESET: {error}") from None
-    return BudgetRules(limits, cheaper or None, budgets.max_output_tokens)
+    return BudgetRules(limits, preset or None, budgets.max_output_tokens)

@@ -98,11 +98,11 @@ async def test_failed_platform_is_restarted(error: BaseException) -> None:
     clock, platform = FakeClock(), FailingPlatform("fake", error)
     supervisor = supervise(platform, clock=clock)
     stopped = asyncio.create_task(supervisor.run_until_stopped())
-    await wait_until(lambda: supervisor.problem(platform) not in {None, "not connected"})
+    await wait_until(lambda: supervisor.find_problem(platform) not in {None, "not connected"})
     await advance_in_steps(clock, 3)
     await stopped
     assert platform.runs == 2
-    assert supervisor.problem(platform) == "not connected"
+    assert supervisor.find_problem(platform) == "not connected"
 
 
 @pytest.mark.parametrize(

@@ -101,9 +101,9 @@ class PresetEditor:
 
     async def list_presets(self) -> Sequence[ListedPreset]:
         """Return all published presets, and drafts that were never published, sorted by name."""
-        drafts = {one.name for one in await self.drafts.all()}
-        names = sorted(drafts | self.resolver.presets.keys(), key=str.casefold)
-        return [self._to_listed(name, has_draft=name in drafts) for name in names]
+        draft_names = {one.name for one in await self.drafts.all()}
+        names = sorted(draft_names | self.resolver.presets.keys(), key=str.casefold)
+        return [self._to_listed(name, has_draft=name in draft_names) for name in names]
 
     def picture_file(self, name: str) -> Path | None:
         """Return the file of a preset's character card if it is a PNG, or else None."""
@@ -157,9 +157,9 @@ class PresetEditor:
             raise draft_conflict_error()
         if content == edited.content:
             return edited
-        base = edited.version if edited.draft is None else edited.draft.base_version
+        base_version = edited.version if edited.draft is None else edited.draft.base_version
         source = None if edited.draft is None else edited.draft.source
-        draft = PresetDraft(name, base, revision + 1, content, self.clock.now(), source)
+        draft = PresetDraft(name, base_version, revision + 1, content, self.clock.now(), source)
         if not await self.drafts.save(draft):
             raise draft_conflict_error()
         return replace(edited, draft=draft)
@@ -269,13 +269,13 @@ def _find_parameter_line(document: JsonDocument, text: str) -> int:
 
 def list_changed_lines(before: str, after: str) -> tuple[str, str]:
     old_lines, new_lines = before.splitlines(), after.splitlines()
-    codes = [one for one in find_edits(old_lines, new_lines) if one[0] != "equal"]
-    removed_lines = "\n".join(line for _, begin, end, *_ in codes for line in old_lines[begin:end])
-    added_lines = "\n".join(line for *_, begin, end in codes for line in new_lines[begin:end])
-    return _shorten(removed_lines), _shorten(added_lines)
+    edits = [one for one in find_edits(old_lines, new_lines) if one[0] != "equal"]
+    removed_lines = "\n".join(line for _, begin, end, *_ in edits for line in old_lines[begin:end])
+    added_lines = "\n".join(line for *_, begin, end in edits for line in new_lines[begin:end])
+    return _shorten_for_audit(removed_lines), _shorten_for_audit(added_lines)
 
 
-def _shorten(text: str) -> str:
+def _shorten_for_audit(text: str) -> str:
     return text if len(text) <= _MAX_AUDIT_CHARS else f"{text[:_MAX_AUDIT_CHARS]} …"
 
 

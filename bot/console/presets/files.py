@@ -10,7 +10,7 @@ from aiohttp import web
 
 from bot.chat.drafts import ImportedFile
 from bot.console.presets.editing import EditedPreset, PresetEditor
-from bot.console.routes import as_download
+from bot.console.routes import file_response
 from bot.errors import CharacterError, TemplateError, UserError
 from bot.importers.card import CardContainer, encode_card, load_card, read_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
@@ -82,14 +82,14 @@ class PresetImports:
             return preset, card_notes(card, preset)
         if kind is FileKind.HARUHI:
             return self._save_character(path, content, name, default), []
-        imported = preset_from_text(_decode(path, content), path, name or None)
-        return imported.preset, imported.notes
+        imported_preset = preset_from_text(_decode_file(path, content), path, name or None)
+        return imported_preset.preset, imported_preset.notes
 
     def _save_character(self, path: Path, content: bytes, name: str, default: Preset) -> Preset:
         """Save a character file with its stories to the presets folder; return its preset."""
-        keys, _ = read_character_content(path, content)
+        file_keys, _ = read_character_content(path, content)
         data = {
-            **keys,
+            **file_keys,
             "name": name or path.stem[:MAX_NAME_CHARS],
             "role_name": path.stem,
             "provider": default.provider,
@@ -97,11 +97,11 @@ class PresetImports:
             "character": path.name,
         }
         preset = validate_preset(data, path.name)
-        target = self.editor.open_folder() / path.name
-        if target.exists() and target.read_bytes() != content:
+        target_file = self.editor.open_folder() / path.name
+        if target_file.exists() and target_file.read_bytes() != content:
             text = translatable("Another file is named {name}; rename yours.", name=repr(path.name))
             raise UserError(text)
-        write_whole_file(target, content)
+        write_whole_file(target_file, content)
         return preset
 
     async def _add_to_draft(
@@ -109,15 +109,15 @@ class PresetImports:
     ) -> tuple[str, Sequence[str]]:
         edited = await self.editor.open_preset(name)
         preset = await self.editor.parse_preset(edited)
-        file_text = _decode(path, content)
-        imported = await asyncio.to_thread(preset_from_text, file_text, path, base=preset)
-        text = await asyncio.to_thread(export_preset, imported.preset)
+        file_text = _decode_file(path, content)
+        imported_preset = await asyncio.to_thread(preset_from_text, file_text, path, base=preset)
+        text = await asyncio.to_thread(export_preset, imported_preset.preset)
         await self.editor.save_draft(name, text, edited.revision)
         await self.editor.log_change(who, "import into", name, edited.content, text)
-        return name, imported.notes
+        return name, imported_preset.notes
 
 
-def _decode(path: Path, content: bytes) -> str:
+def _decode_file(path: Path, content: bytes) -> str:
     text = decode_text(content, len(content))
     if text is None:
         raise UserError(translatable("{name} is not UTF-8; save it as UTF-8.", name=path.name))
@@ -134,7 +134,7 @@ class ExportForm(StrEnum):
     CHARX = "charx"
 
 
-_CONTAINERS = {
+_CARD_CONTAINERS = {
     ExportForm.CARD_PNG: CardContainer.PNG,
     ExportForm.CARD_JSON: CardContainer.JSON,
     ExportForm.CHARX: CardContainer.CHARX,
@@ -145,13 +145,13 @@ _CONTENT_TYPES = {ExportForm.CARD_PNG: "image/png", ExportForm.CHARX: "applicati
 async def send_preset(editor: PresetEditor, edited: EditedPreset, form: ExportForm) -> web.Response:
     """Return a draft or, without one, the published version as a download."""
     preset = await editor.parse_preset(edited)
-    content = await asyncio.to_thread(_export, editor, preset, form)
+    content = await asyncio.to_thread(_export_bytes, editor, preset, form)
     name = f"{edited.name}.{form}" if form is not ExportForm.MODELFILE else "Modelfile"
     content_type = _CONTENT_TYPES.get(form, "application/octet-stream")
-    return as_download(content, content_type, f"filename*=UTF-8''{quote(name, safe='')}")
+    return file_response(content, content_type, f"filename*=UTF-8''{quote(name, safe='')}")
 
 
-def _export(editor: PresetEditor, preset: Preset, form: ExportForm) -> bytes:
+def _export_bytes(editor: PresetEditor, preset: Preset, form: ExportForm) -> bytes:
     loaded_preset = editor.load_files(preset)
     match form:
         case ExportForm.JSON:
@@ -160,4 +160,4 @@ def _export(editor: PresetEditor, preset: Preset, form: ExportForm) -> bytes:
             return modelfile_from_preset(loaded_preset).encode()
         case _:
             card = load_card(loaded_preset, editor.open_folder())
-            return encode_card(card, _CONTAINERS[form])
+            return encode_card(card, _CARD_CONTAINERS[form])

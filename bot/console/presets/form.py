@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from bot.prompting.presets.preset import Preset
 from bot.value_class import value_class
 
-LONG_TEXTS = frozenset({
+LONG_TEXT_FIELDS = frozenset({
     "system", "persona", "personality", "scenario", "greeting", "post_history_instructions",
     "story_string", "template", "system_template", "user_template", "assistant_template",
 })  # fmt: skip
@@ -116,17 +116,17 @@ def field_specs() -> tuple[FieldSpec, ...]:
     return tuple(_collect_specs(schema, schema.get("$defs", {}), ()))
 
 
-def _collect_specs(schema: _Schema, parts: _Schema, path: tuple[str, ...]) -> Iterator[FieldSpec]:
+def _collect_specs(schema: _Schema, defs: _Schema, path: tuple[str, ...]) -> Iterator[FieldSpec]:
     for key, spec in schema["properties"].items():
-        inner = (*path, key)
-        if ".".join(inner) in KEYS_NOT_IN_FORM:
+        inner_path = (*path, key)
+        if ".".join(inner_path) in KEYS_NOT_IN_FORM:
             continue
-        one = _resolve_schema(spec, parts)
+        one = _resolve_schema(spec, defs)
         if "properties" in one and not path:
-            yield from _collect_specs(one, parts, inner)
-        elif (kind := _choose_field_kind(one, inner)) is not None:
+            yield from _collect_specs(one, defs, inner_path)
+        elif (kind := _choose_field_kind(one, inner_path)) is not None:
             minimum, maximum, choices = one.get("minimum"), one.get("maximum"), one.get("enum", ())
-            yield FieldSpec(inner, kind, spec.get("default"), minimum, maximum, tuple(choices))
+            yield FieldSpec(inner_path, kind, spec.get("default"), minimum, maximum, tuple(choices))
 
 
 def _resolve_schema(schema: _Schema, definitions: _Schema) -> _Schema:
@@ -144,7 +144,7 @@ def _choose_field_kind(schema: _Schema, path: tuple[str, ...]) -> FieldKind | No
         case {"enum": _}:
             return "choice"
         case {"type": "string"}:
-            return "long" if path[-1] in LONG_TEXTS else "text"
+            return "long" if path[-1] in LONG_TEXT_FIELDS else "text"
         case {"type": "boolean"}:
             return "flag"
         case {"type": "integer"}:
@@ -204,8 +204,8 @@ def _read_submitted_texts(spec: FieldSpec, fields: Mapping[str, str]) -> Sequenc
     if spec.kind != "texts":
         return [normalize_lines(fields[spec.name])] if spec.name in fields else []
     prefix = f"{spec.name}."
-    numbers = (name.removeprefix(prefix) for name in fields if name.startswith(prefix))
-    sorted_numbers = sorted(int(one) for one in numbers if one.isascii() and one.isdecimal())
+    number_texts = (name.removeprefix(prefix) for name in fields if name.startswith(prefix))
+    sorted_numbers = sorted(int(one) for one in number_texts if one.isascii() and one.isdecimal())
     return [normalize_lines(fields[f"{prefix}{number}"]) for number in sorted_numbers]
 
 

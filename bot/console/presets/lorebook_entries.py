@@ -96,8 +96,8 @@ def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) ->
 
     Fields have names such as "lorebook.3.keys"; missing entries are ignored.
     """
-    changed: dict[str, Any] = json.loads(json.dumps(value))
-    book = changed.get("lorebook")
+    new_value: dict[str, Any] = json.loads(json.dumps(value))
+    book = new_value.get("lorebook")
     numbers = {name.split(".")[1] for name in fields if name.startswith(FIELD_PREFIX)}
     for number in sorted(int(one) for one in numbers if one.isascii() and one.isdecimal()):
         entry = _find_entry(book, number)
@@ -107,7 +107,7 @@ def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) ->
             old_text = normalize_lines(value_to_texts(spec, _get_value(book, entry, name))[0])
             if new_text is not None and normalize_lines(new_text) != old_text:
                 _set_value(book, entry, name, texts_to_value(spec, [normalize_lines(new_text)]))
-    return changed
+    return new_value
 
 
 def add_entry(value: Mapping[str, object]) -> tuple[dict[str, object], int]:
@@ -171,21 +171,21 @@ def _find_field_path(book: object, entry: Mapping[str, object], name: str) -> tu
 def _get_value(book: object, entry: Mapping[str, object], name: str) -> object:
     """Return a field's value for the form; None means the default."""
     value = value_at(entry, _find_field_path(book, entry, name))
-    names = _NUMBERED_CHOICES.get(name, ())
+    choice_names = _NUMBERED_CHOICES.get(name, ())
     if name == "enabled" and not _is_card(book):
         disable_flag = entry.get("disable")
         return not disable_flag if isinstance(disable_flag, bool) else disable_flag
-    if names and type(value) is int and 0 <= value < len(names):
-        return names[value]
+    if choice_names and type(value) is int and 0 <= value < len(choice_names):
+        return choice_names[value]
     return value
 
 
 def _set_value(book: object, entry: dict[str, Any], name: str, new_value: object) -> None:
     """Set an entry's field; None means the default."""
-    path, names = _find_field_path(book, entry, name), _NUMBERED_CHOICES.get(name, ())
+    path, choice_names = _find_field_path(book, entry, name), _NUMBERED_CHOICES.get(name, ())
     value = _REQUIRED_FIELDS.get(name) if new_value is None else new_value
-    if new_value in names:
-        value = names.index(str(new_value))
+    if new_value in choice_names:
+        value = choice_names.index(str(new_value))
     if name == "position":
         entry.pop("position", None)
         path = ("extensions", "position") if _is_card(book) else path

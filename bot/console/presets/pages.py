@@ -71,9 +71,9 @@ from bot.replying.generate import GeneratedAnswer
 from bot.texts.text import translatable
 from bot.value_class import value_class
 
-_API = "/api/v1/presets/{name}"
-_PAGE = "/presets/{name}"
-_LOREBOOK_PAGE = "/presets/{name}?tab=lorebook"
+_API_PATH = "/api/v1/presets/{name}"
+_PATH = "/presets/{name}"
+_LOREBOOK_PATH = "/presets/{name}?tab=lorebook"
 _MAX_VERSIONS = 200  # only the newest versions are listed
 _MAX_INT = 2**31 - 1
 PresetText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
@@ -181,7 +181,7 @@ class PresetPages(RouteGroup):
         use_counts = await self.count_uses()
         return {**_filter_presets(presets, query.find), "count": len(presets), "used": use_counts}
 
-    @route("POST /presets/new", ApiScope.PRESETS, then=_PAGE)
+    @route("POST /presets/new", ApiScope.PRESETS, then=_PATH)
     async def create(
         self, request: ConsoleRequest, name: NewPresetName, template: OptionalName = "character"
     ) -> Mapping[str, str]:
@@ -190,8 +190,8 @@ class PresetPages(RouteGroup):
         if kind == "copy":
             return await self.copy(request, source_name, NewName(name=name))
         default = self.editor.resolver.default
-        identity = {"name": name.strip(), "provider": default.provider, "model": default.model}
-        content = {**identity, **_NEW_PRESET_TEMPLATES.get(kind, {})}
+        base_fields = {"name": name.strip(), "provider": default.provider, "model": default.model}
+        content = {**base_fields, **_NEW_PRESET_TEMPLATES.get(kind, {})}
         return await self._begin_draft(request, content, None, "create preset")
 
     @route("GET /api/v1/preset-schema", ApiScope.READ, other_scope=ApiScope.PRESETS)
@@ -204,26 +204,26 @@ class PresetPages(RouteGroup):
         """Check a preset's text without storing it; problems have line numbers."""
         return {"problems": (await self.editor.check(content)).problems}
 
-    @route(f"GET {_API}", ApiScope.READ, other_scope=ApiScope.PRESETS)
+    @route(f"GET {_API_PATH}", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def show(self, name: str) -> PresetDetail:
         """Get a preset and its draft."""
         return await self._to_detail(await self.editor.open_preset(name))
 
-    @route(f"GET {_PAGE}", ApiScope.READ, template="presets/editor.html")
+    @route(f"GET {_PATH}", ApiScope.READ, template="presets/editor.html")
     async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Values:
         """Show a preset with its draft."""
         edited = await self.editor.open_preset(name)
         presets = await self.editor.list_presets()
-        against = query.against or edited.version
+        compared_version = query.against or edited.version
         old, new = edited.published_text, edited.content
         lines, changes = await asyncio.to_thread(compare_lines, old, new)
-        if against != edited.version:
-            other_text = await self.editor.version_text(name, against)
-            lines, _ = await asyncio.to_thread(compare_lines, other_text, new)
+        if compared_version != edited.version:
+            compared_text = await self.editor.version_text(name, compared_version)
+            lines, _ = await asyncio.to_thread(compare_lines, compared_text, new)
         result = await self.editor.check(edited.content)
         is_preview, is_lorebook = query.view == "preview", query.tab == "lorebook"
-        is_counted = query.tab == "form" or (is_lorebook and query.entry > 0)
-        tokens = await self.previews.count_tokens(edited, query.entry) if is_counted else {}
+        counts_tokens = query.tab == "form" or (is_lorebook and query.entry > 0)
+        tokens = await self.previews.count_tokens(edited, query.entry) if counts_tokens else {}
         may_spend = request.caller.may_spend
         conversations = await self.previews.list_conversations(name)
         return {
@@ -237,7 +237,7 @@ class PresetPages(RouteGroup):
             "shown_name": result.preset.character_name if result.preset else name,
             "lines": lines,
             "changes": changes,
-            "against": against,
+            "against": compared_version,
             "versions": await self.editor.versions.history(name, _MAX_VERSIONS),
             "scenes": [*SAMPLE_SCENES, *map(recorded_scene_id, conversations)],
             "samples": len(SAMPLE_SCENES),
@@ -258,39 +258,39 @@ class PresetPages(RouteGroup):
             return {"fields": None, "others": [], "providers": []}
         fields = make_form_fields(value)
         if preset is not None:
-            accepts = partial(self.editor.accepts_parameter, preset)
-            fields = {name: narrow_range(one, accepts) for name, one in fields.items()}
+            accepts_parameter = partial(self.editor.accepts_parameter, preset)
+            fields = {name: narrow_range(one, accepts_parameter) for name, one in fields.items()}
         return {
             "fields": fields,
             "others": list_keys_without_field(value),
             "providers": sorted({*self.providers, str(value.get("provider", ""))} - {""}),
         }
 
-    @route(f"GET {_PAGE}/picture", ApiScope.READ, other_scope=ApiScope.PRESETS)
+    @route(f"GET {_PATH}/picture", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def send_picture(self, name: str) -> web.Response:
         """Send the picture of a preset's character card, without the character's data."""
         file = self.editor.picture_file(name)
         try:
             card_bytes = b"" if file is None else await asyncio.to_thread(file.read_bytes)
-            image, *_ = read_png(card_bytes)
+            png_bytes, *_ = read_png(card_bytes)
         except (OSError, PresetError):
             raise RequestRefused(404, translatable("There is no such file.")) from None
-        response = add_security_headers(web.Response(body=image, content_type="image/png"))
+        response = add_security_headers(web.Response(body=png_bytes, content_type="image/png"))
         response.headers["Cache-Control"] = "private, max-age=600"
         return response
 
-    @route(f"GET {_API}/versions", ApiScope.READ, other_scope=ApiScope.PRESETS)
+    @route(f"GET {_API_PATH}/versions", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def list_versions(self, name: str) -> Mapping[str, Sequence[Mapping[str, float]]]:
         """List a preset's versions, newest first, with the time each was first used."""
         history = await self.editor.versions.history(name, _MAX_VERSIONS)
         return {"versions": [{"version": number, "first_seen_at": at} for number, at in history]}
 
-    @route(f"GET {_API}/versions/{{number}}", ApiScope.READ, other_scope=ApiScope.PRESETS)
+    @route(f"GET {_API_PATH}/versions/{{number}}", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def show_version(self, name: str, number: int) -> Mapping[str, int | str]:
         """Get the text of a version."""
         return {"version": number, "content": await self.editor.version_text(name, number)}
 
-    @route(f"GET {_API}/tokens", ApiScope.READ, other_scope=ApiScope.PRESETS)
+    @route(f"GET {_API_PATH}/tokens", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def count_tokens(
         self, name: str, entry: OpenEntryNumber = 0
     ) -> Mapping[str, Mapping[str, int] | int | None]:
@@ -303,7 +303,7 @@ class PresetPages(RouteGroup):
         tokens = await self.previews.count_tokens(edited, entry)
         return {"tokens": tokens, "limit": preset.max_input_tokens if preset else None}
 
-    @route(f"GET {_PAGE}/export", ApiScope.READ, other_scope=ApiScope.PRESETS)
+    @route(f"GET {_PATH}/export", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def export(self, name: str, form: ExportForm = ExportForm.JSON) -> web.Response:
         """Download a preset as a file."""
         return await send_preset(self.editor, await self.editor.open_preset(name), form)
@@ -315,34 +315,34 @@ class PresetPages(RouteGroup):
             edited.name, edited.version, edited.published_text, draft, edited.revision, problems
         )
 
-    @route(f"PUT {_API}/draft", ApiScope.PRESETS)
+    @route(f"PUT {_API_PATH}/draft", ApiScope.PRESETS)
     async def save(self, name: str, content: PresetText, revision: Revision) -> PresetDetail:
         """Save a text as a preset's draft, valid or not."""
         return await self._to_detail(await self.editor.save_draft(name, content, revision))
 
-    @route(f"PATCH {_API}/draft", ApiScope.PRESETS)
+    @route(f"PATCH {_API_PATH}/draft", ApiScope.PRESETS)
     async def save_fields(
         self, name: str, fields: dict[str, PresetText], revision: Revision
     ) -> PresetDetail:
         """Change keys in a preset's draft; empty values restore the default."""
         return await self._to_detail(await self.editor.save_fields(name, fields, revision))
 
-    @route(f"DELETE {_API}/draft", ApiScope.PRESETS)
+    @route(f"DELETE {_API_PATH}/draft", ApiScope.PRESETS)
     async def discard(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Discard a preset's draft."""
         edited, draft = await self._open_draft(name)
         await self.editor.drafts.delete(name)
-        await self._record(request, "discard draft", name, draft.content, edited.published_text)
+        await self._log_action(request, "discard draft", name, draft.content, edited.published_text)
         return {"content": ""}
 
-    @route(f"POST {_PAGE}/discard", ApiScope.PRESETS)
+    @route(f"POST {_PATH}/discard", ApiScope.PRESETS)
     async def discard_by_form(self, request: ConsoleRequest, name: str) -> web.Response:
         await self.discard(request, name)
         is_published = name in self.editor.resolver.presets
         return redirect(preset_path(name) if is_published else "/presets")
 
-    @route(f"POST {_API}/publish", ApiScope.PRESETS)
-    @route(f"POST {_PAGE}/publish", ApiScope.PRESETS, then=f"{_PAGE}?tab=versions")
+    @route(f"POST {_API_PATH}/publish", ApiScope.PRESETS)
+    @route(f"POST {_PATH}/publish", ApiScope.PRESETS, then=f"{_PATH}?tab=versions")
     async def publish(
         self, request: ConsoleRequest, name: str, revision: Revision
     ) -> Mapping[str, str | int]:
@@ -359,7 +359,7 @@ class PresetPages(RouteGroup):
         await editor.announce([name])
         await editor.drafts.delete(name)
         text = export_preset(live_preset)
-        await self._record(request, "publish", f"{name} v{number}", edited.published_text, text)
+        await self._log_action(request, "publish", f"{name} v{number}", edited.published_text, text)
         return {"name": name, "version": number}
 
     async def _open_draft(self, name: str) -> tuple[EditedPreset, PresetDraft]:
@@ -371,8 +371,8 @@ class PresetPages(RouteGroup):
     async def _require_valid(self, name: str, content: str) -> Preset:
         result = await self.editor.check(content)
         if result.preset is None:
-            first = result.problems[0]
-            refusal = translatable("Line {line}: {problem}", line=first.line, problem=first.text)
+            error = result.problems[0]
+            refusal = translatable("Line {line}: {problem}", line=error.line, problem=error.text)
             raise UserError(refusal)
         if result.preset.name != name:
             raise UserError.translatable(
@@ -393,25 +393,25 @@ class PresetPages(RouteGroup):
         write_preset(folder, preset)
         return live_preset
 
-    @route(f"POST {_API}/rollback", ApiScope.PRESETS)
-    @route(f"POST {_PAGE}/rollback", ApiScope.PRESETS, then=f"{_PAGE}?tab=changes")
+    @route(f"POST {_API_PATH}/rollback", ApiScope.PRESETS)
+    @route(f"POST {_PATH}/rollback", ApiScope.PRESETS, then=f"{_PATH}?tab=changes")
     async def go_back(
         self, request: ConsoleRequest, name: str, version: EntryNumber
     ) -> PresetDetail:
         """Make an old version's text the draft."""
         content = await self.editor.version_text(name, version)
         edited = await self.editor.open_preset(name)
-        new_edited = await self.editor.save_draft(name, content, edited.revision)
-        await self._record(request, "go back", f"{name} v{version}", edited.content, content)
-        return await self._to_detail(new_edited)
+        new_draft = await self.editor.save_draft(name, content, edited.revision)
+        await self._log_action(request, "go back", f"{name} v{version}", edited.content, content)
+        return await self._to_detail(new_draft)
 
-    async def _record(
+    async def _log_action(
         self, request: ConsoleRequest, action: str, subject: str, before: str, after: str
     ) -> None:
         await self.editor.log_change(request.caller.name, action, subject, before, after)
 
-    @route(f"POST {_API}/copies", ApiScope.PRESETS)
-    @route(f"POST {_PAGE}/copy", ApiScope.PRESETS, then=_PAGE)
+    @route(f"POST {_API_PATH}/copies", ApiScope.PRESETS)
+    @route(f"POST {_PATH}/copy", ApiScope.PRESETS, then=_PATH)
     async def copy(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
         """Copy a preset to a draft with another name."""
         edited = await self.editor.open_preset(name)
@@ -430,8 +430,8 @@ class PresetPages(RouteGroup):
         await self.editor.begin_draft(name, text, source, request.caller.name, action)
         return {"name": name}
 
-    @route(f"DELETE {_API}", ApiScope.PRESETS)
-    @route(f"POST {_PAGE}/delete", ApiScope.PRESETS, then="/presets")
+    @route(f"DELETE {_API_PATH}", ApiScope.PRESETS)
+    @route(f"POST {_PATH}/delete", ApiScope.PRESETS, then="/presets")
     async def delete(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Delete a preset with its file and draft; its versions are kept."""
         editor = self.editor
@@ -449,7 +449,7 @@ class PresetPages(RouteGroup):
             editor.resolver.remove(name)
             await editor.announce([name])
         await editor.drafts.delete(name)
-        await self._record(request, "delete preset", name, edited.content, "")
+        await self._log_action(request, "delete preset", name, edited.content, "")
         return {"name": name}
 
     @route("POST /api/v1/preset-imports", ApiScope.PRESETS)
@@ -474,43 +474,43 @@ class PresetPages(RouteGroup):
     async def import_by_form(
         self, request: ConsoleRequest, name: OptionalName = "", into: OptionalName = ""
     ) -> web.Response | Page:
-        field = (await request.http.post()).get("file")
-        if not isinstance(field, web.FileField):
+        file_field = (await request.http.post()).get("file")
+        if not isinstance(file_field, web.FileField):
             raise RequestRefused(422, translatable("Choose a file."))
-        file = ImportedFile(field.filename[:255], field.file.read())
+        file = ImportedFile(file_field.filename[:255], file_field.file.read())
         draft, notes = await self.imports.import_file(file, name.strip(), into, request.caller.name)
         address = preset_path(draft)
         values = {"name": draft, "notes": notes, "address": address}
         return Page("presets/imported.html", values) if notes else redirect(address)
 
-    @route(f"POST {_API}/lorebook/entries", ApiScope.PRESETS)
-    @route(f"POST {_PAGE}/lorebook/add", ApiScope.PRESETS, then=f"{_LOREBOOK_PAGE}&entry={{entry}}")
+    @route(f"POST {_API_PATH}/lorebook/entries", ApiScope.PRESETS)
+    @route(f"POST {_PATH}/lorebook/add", ApiScope.PRESETS, then=f"{_LOREBOOK_PATH}&entry={{entry}}")
     async def add_entry(self, name: str, revision: Revision) -> Mapping[str, int]:
         """Add an empty entry to the draft's lorebook; entries count from 1."""
         try:
-            new_value, number = add_entry(await self._with_lorebook(name))
+            new_value, number = add_entry(await self._read_with_lorebook(name))
         except ValueError:
             text = translatable("The lorebook is full, or its JSON has no list of entries.")
             raise UserError(text) from None
         edited = await self.editor.save_draft(name, write_preset_json(new_value), revision)
         return {"revision": edited.revision, "entry": number}
 
-    @route(f"DELETE {_API}/lorebook/entries/{{entry}}", ApiScope.PRESETS)
-    @route(f"POST {_PAGE}/lorebook/remove", ApiScope.PRESETS, then=_LOREBOOK_PAGE)
+    @route(f"DELETE {_API_PATH}/lorebook/entries/{{entry}}", ApiScope.PRESETS)
+    @route(f"POST {_PATH}/lorebook/remove", ApiScope.PRESETS, then=_LOREBOOK_PATH)
     async def remove_entry(self, name: str, entry: EntryNumber, revision: Revision) -> PresetDetail:
         """Remove an entry from the draft's lorebook."""
         try:
-            new_value = remove_entry(await self._with_lorebook(name), entry)
+            new_value = remove_entry(await self._read_with_lorebook(name), entry)
         except KeyError:
             raise RequestRefused(404, translatable("There is no such entry.")) from None
         return await self.save(name, write_preset_json(new_value), revision)
 
-    async def _with_lorebook(self, name: str) -> dict[str, object]:
+    async def _read_with_lorebook(self, name: str) -> dict[str, object]:
         value = await self.editor.parse_json(await self.editor.open_preset(name))
         return await self.editor.with_lorebook(value)
 
-    @route(f"GET {_PAGE}/test", ApiScope.READ, template="presets/test.html")
-    @route(f"POST {_API}/test", ApiScope.READ)
+    @route(f"GET {_PATH}/test", ApiScope.READ, template="presets/test.html")
+    @route(f"POST {_API_PATH}/test", ApiScope.READ)
     async def test(
         self, request: ConsoleRequest, name: str
     ) -> Mapping[str, str | int | bool | Sequence[Mapping[str, str | int | None]]]:
@@ -520,8 +520,8 @@ class PresetPages(RouteGroup):
         something no longer fits. Paid services are used only for callers who may spend money.
         """
         edited = await self.editor.open_preset(name)
-        published, draft = await self._parse_versions(edited)
-        if published is None:
+        published_preset, draft_preset = await self._parse_versions(edited)
+        if published_preset is None:
             raise UserError(translatable("This preset has not answered anything yet."))
         trials = []
         may_spend = request.caller.may_spend
@@ -529,38 +529,38 @@ class PresetPages(RouteGroup):
             scene = await self.previews.composer.find_recorded_scene(conversation)
             if scene is not None:
                 compose = partial(self.previews.compose, scene=scene, may_spend=may_spend)
-                old, _ = await compose(published, None)
-                new, problem = await compose(draft, None)
-                trials.append(_to_trial(conversation, old, new, problem))
+                old_receipt, _ = await compose(published_preset, None)
+                new_receipt, problem = await compose(draft_preset, None)
+                trials.append(_to_trial(conversation, old_receipt, new_receipt, problem))
         has_draft = edited.draft is not None
         return {"name": name, "version": edited.version, "has_draft": has_draft, "trials": trials}
 
-    @route(f"POST {_API}/ask", ApiScope.OPERATE)
-    @route(f"POST {_PAGE}/ask", ApiScope.OPERATE, template="presets/answers.html")
+    @route(f"POST {_API_PATH}/ask", ApiScope.OPERATE)
+    @route(f"POST {_PATH}/ask", ApiScope.OPERATE, template="presets/answers.html")
     async def ask(
         self, name: str, scene: SceneId = "tavern"
     ) -> Mapping[str, Sequence[TrialAnswer | DifferingPiece] | bool]:
         """Get and compare answers of the published version and the draft; this counts as usage."""
         edited = await self.editor.open_preset(name)
-        published, draft = await self._parse_versions(edited)
+        published, draft_preset = await self._parse_versions(edited)
         chat = await self.previews.find_scene(name, scene)
         tasks = []
         async with asyncio.TaskGroup() as group:
             if published is not None:
                 tasks.append(group.create_task(self._try_answer(published, edited.version, chat)))
             if edited.draft is not None or published is None:
-                tasks.append(group.create_task(self._try_answer(draft, None, chat)))
+                tasks.append(group.create_task(self._try_answer(draft_preset, None, chat)))
         answers = [task.result() for task in tasks]
         texts = [one.text for one in answers]
         pieces = compare_texts(*texts) if len(texts) > 1 and all(texts) else []
-        differ = any(one.change != "same" for one in pieces)
-        return {"answers": answers, "pieces": pieces, "differ": differ}
+        answers_differ = any(one.change != "same" for one in pieces)
+        return {"answers": answers, "pieces": pieces, "differ": answers_differ}
 
     async def _parse_versions(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
-        draft = await self.editor.parse_preset(edited)
+        draft_preset = await self.editor.parse_preset(edited)
         if not edited.published_text:
-            return None, draft
-        return (await self.editor.check(edited.published_text)).preset, draft
+            return None, draft_preset
+        return (await self.editor.check(edited.published_text)).preset, draft_preset
 
     async def _try_answer(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
         receipt, problem = await self.previews.compose(preset, None, scene, may_spend=True)

@@ -114,8 +114,8 @@ class DraftPreviews:
     async def _list_entry_texts(self, value: dict[str, object], number: int) -> dict[str, str]:
         if not number:
             return {}
-        book = (await self.editor.with_lorebook(value)).get("lorebook")
-        form = entry_form(book, number)
+        lorebook = (await self.editor.with_lorebook(value)).get("lorebook")
+        form = entry_form(lorebook, number)
         fields = form.fields if form is not None else ()
         return {one.spec.name: one.texts[0] for one in fields if one.spec.kind == "long"}
 
@@ -135,8 +135,8 @@ class DraftPreviews:
     ) -> tuple[Receipt | None, str]:
         """Compose the prompt for a scene; return its receipt, or the reason why that fails."""
         try:
-            ready = await self.prepare(preset)
-            return await self.composer.compose(ready, version, scene, may_spend=may_spend), ""
+            preset = await self.prepare(preset)
+            return await self.composer.compose(preset, version, scene, may_spend=may_spend), ""
         except (UserError, BackendError, SettingsError) as error:
             return None, error.text
 
@@ -161,12 +161,12 @@ async def open_entry(
     if value is None:
         return {**_NO_ENTRY, "problem": translatable("The draft is not valid JSON. Fix it first.")}
     try:
-        book = (await editor.with_lorebook(value)).get("lorebook")
+        lorebook = (await editor.with_lorebook(value)).get("lorebook")
     except (UserError, SettingsError) as error:
         return {**_NO_ENTRY, "problem": error.text}
     file = value.get("lorebook")
     file_name = file if isinstance(file, str) else ""
-    return {**_NO_ENTRY, "form": entry_form(book, number), "file": file_name}
+    return {**_NO_ENTRY, "form": entry_form(lorebook, number), "file": file_name}
 
 
 async def view_lorebook(
@@ -180,14 +180,14 @@ async def view_lorebook(
         loaded_preset = await asyncio.to_thread(editor.load_files, preset)
     except (UserError, SettingsError) as error:
         return {**_NO_TRIAL, "problem": error.text}
-    book = loaded_preset.parsed_lorebook
-    if book is None:
+    lorebook = loaded_preset.parsed_lorebook
+    if lorebook is None:
         return _NO_TRIAL
     counter_name = preset.token_counter
     counter = get_counter(counter_name) if counter_name else counter_for_model(preset.model)
     await counter.load()
     limit = preset.max_input_tokens
-    budget = limit // _LOREBOOK_PROMPT_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT
-    trial = await asyncio.to_thread(try_lorebook, book, text, budget=budget, count=counter)
+    max_tokens = limit // _LOREBOOK_PROMPT_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT
+    trial = await asyncio.to_thread(try_lorebook, lorebook, text, budget=max_tokens, count=counter)
     marks = [(one, PieceKind.KEY) for one in trial.marks]
     return {**_NO_TRIAL, "trial": trial, "pieces": list(cut_at_marks(text, marks))}
