@@ -217,11 +217,11 @@ async def _copy_all_rows(source_url: str, target_url: str) -> int:
 def _rewrite_texts(action: str) -> int:
     """Encrypt or decrypt all texts according to the settings; return how many rows changed."""
 
-    async def convert(database: Database) -> int:
+    async def convert_texts(database: Database) -> int:
         await log_change(database, action, "all")  # first, because the rest may be interrupted
         return await rewrite_texts(database, print_converted)
 
-    return use_installation(convert)
+    return use_installation(convert_texts)
 
 
 async def _upgrade(settings: Settings) -> str | None:

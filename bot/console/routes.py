@@ -168,11 +168,11 @@ class Route:
 
     async def handle(self, request: ConsoleRequest, body: BaseModel | None) -> object:
         """Call the handler; `body` is the validated body or query."""
-        values = [
+        arguments = [
             request if kind is ConsoleRequest else self._argument(request.http, name, kind, body)
             for name, kind in self.parameters.items()
         ]
-        answer = await self.handler(*values)
+        answer = await self.handler(*arguments)
         if self.template and not isinstance(answer, Page | web.StreamResponse):
             template_values = answer if isinstance(answer, Mapping) else {"found": answer}
             return Page(self.template, template_values)

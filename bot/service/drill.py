@@ -209,9 +209,9 @@ class _Drill:
             await self._forget()
             deadline = clock.monotonic() + _FORGET_TIMEOUT_SECONDS
             while True:
-                after, retained = await self._count_traces()
+                after, retained_ids = await self._count_traces()
                 if not after or clock.monotonic() >= deadline:
-                    return DrillResult(before, after, retained)
+                    return DrillResult(before, after, retained_ids)
                 await clock.sleep(_POLL_SECONDS)
         finally:
             await cancel_and_wait(tasks)
@@ -237,18 +237,18 @@ class _Drill:
 
         key, summaries = _DM_CHAT.conversation, self.container.summarizer.summaries
         history = await summaries.load_turns(key)
-        end = (history.session, history.turns[-1].id, fingerprint_turns(history.turns))
-        await summaries.save(key, Summary(*end, f"They said {_WORDS}"))
-        folder, clock = self.container.settings.data_dir / "slots", self.container.clock
+        summary_end = (history.session, history.turns[-1].id, fingerprint_turns(history.turns))
+        await summaries.save(key, Summary(*summary_end, f"They said {_WORDS}"))
+        slots_folder, clock = self.container.settings.data_dir / "slots", self.container.clock
         memories = self.container.memories
         subject = MemorySubject(SubjectKind.PERSON, _PERSON.id, _PERSON.name)
         place = MemoryPlace.from_event(_DM_CHAT, scopes, is_private=True)
         memory = Memory(subject, f"They like {_WORDS}", _PERSON.id, place, conversation=key)
         await memories.add(memory, history.turns[-1:])
         await memories.add(replace(memory, text=f"I am {_WORDS}", is_derived=False))
-        slots = SlotStore(folder, "model", clock, limit_bytes=1, max_age_seconds=1)
-        slots.load_saved_slots()
-        (folder / slots.state_file_name(SlotOwner(key, ROW_MARK))).write_text(_WORDS)
+        slot_store = SlotStore(slots_folder, "model", clock, limit_bytes=1, max_age_seconds=1)
+        slot_store.load_saved_slots()
+        (slots_folder / slot_store.state_file_name(SlotOwner(key, ROW_MARK))).write_text(_WORDS)
         await self.container.inbox.receive([self._create_message(_WORDS, _OTHER_CHAT)], {})
         values = {"of": _OTHER_CHAT.conversation, "newer_than": 0, "most": 1}
         [[number, *_]] = await self.container.database.fetch(SQL["following_messages"], **values)

@@ -62,8 +62,8 @@ _CHARACTER_FORM_TITLE = translatable("Your own character")
 _TRY_AGAIN_NOTICE = translatable("That didn't work. Please try again in a moment.")
 
 
-def _make_form(texts: tuple[Text, Text], text: str, language: str) -> EditableText:
-    title, label = (translate(one, language) for one in texts)
+def _make_form(form_texts: tuple[Text, Text], text: str, language: str) -> EditableText:
+    title, label = (translate(one, language) for one in form_texts)
     return EditableText(title, label, text, too_long_notice=translate(_TOO_LONG_NOTICE, language))
 
 

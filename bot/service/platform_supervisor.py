@@ -48,15 +48,15 @@ class PlatformSupervisor:
 
         After a signal, platforms stay connected until `close`, because some need it to send.
         """
-        stop = asyncio.Event()
-        call_on_termination(asyncio.get_running_loop(), stop.set)
-        stop_task = asyncio.create_task(stop.wait())
+        stop_event = asyncio.Event()
+        call_on_termination(asyncio.get_running_loop(), stop_event.set)
+        stop_task = asyncio.create_task(stop_event.wait())
         tasks = {one.name: asyncio.create_task(self._keep_running(one)) for one in self.platforms}
         self._tasks = set(tasks.values())
         required_tasks = {task for name, task in tasks.items() if name not in self.companions}
         required_tasks = required_tasks or set(self._tasks)  # only companions are left
         try:
-            while (required_tasks or not self.platforms) and not stop.is_set():
+            while (required_tasks or not self.platforms) and not stop_event.is_set():
                 done_tasks, _ = await asyncio.wait(
                     {*required_tasks, stop_task}, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -70,7 +70,7 @@ class PlatformSupervisor:
         await cancel_and_wait(self._tasks)
 
     async def _keep_running(self, platform: Receiver) -> None:
-        pause = _MIN_PAUSE_SECONDS
+        pause_seconds = _MIN_PAUSE_SECONDS
         was_connected = False
         while True:
             started_at = self.clock.monotonic()
@@ -102,9 +102,9 @@ class PlatformSupervisor:
             if is_fatal:
                 return  # other platforms continue; /readyz shows the problem
             if self.clock.monotonic() - started_at >= _MIN_STABLE_SECONDS:
-                pause = _MIN_PAUSE_SECONDS  # this failure does not belong to a series
-            await self.clock.sleep(pause + random.uniform(0, 1))  # noqa: S311
-            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
+                pause_seconds = _MIN_PAUSE_SECONDS  # this failure does not belong to a series
+            await self.clock.sleep(pause_seconds + random.uniform(0, 1))  # noqa: S311
+            pause_seconds = min(pause_seconds * 2, _MAX_PAUSE_SECONDS)
             self._problems.pop(platform.name, None)
 
     async def _announce_platform(self, platform: Receiver) -> None:

@@ -20,8 +20,8 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
     recipients = ", ".join(
         f"{name} (on the bot's machine)" if is_local else name for name, is_local in places.items()
     )
-    seconds = {"inbox": INBOX_SECONDS, "outbox": OUTBOX_SECONDS, "usage": USAGE_SECONDS}
-    kept_days = {name: each / 86_400 for name, each in seconds.items()}
+    kept_seconds = {"inbox": INBOX_SECONDS, "outbox": OUTBOX_SECONDS, "usage": USAGE_SECONDS}
+    kept_days = {name: each / 86_400 for name, each in kept_seconds.items()}
     kept_days |= {"forgotten": FORGOTTEN_SECONDS / 86_400, "receipts": settings.kept_receipt_days}
     spans = {name: f"{each:g} days" for name, each in kept_days.items()}
     history = settings.history_days

@@ -136,14 +136,14 @@ class PublishedPresets:
             except SettingsError as error:
                 problems[name] = error_text(error)
         self._report_problems(problems)
-        numbers = await self._container.preset_versions.save(
+        version_numbers = await self._container.preset_versions.save(
             [
                 *(preset_version(files.presets[name]) for name in changed_names),
                 *(PresetVersion(name, "", 1) for name in deleted_names),
             ]
         )
         for preset in prepared_presets:
-            resolver.publish(preset, numbers[preset.name])
+            resolver.publish(preset, version_numbers[preset.name])
         for name in deleted_names:
             resolver.remove(name)
             self._file_contents.pop(name)

@@ -157,9 +157,9 @@ async def open_resources(
     options: RunOptions,
 ) -> AsyncIterator[Resources]:
     """Open all configured resources; raises `SettingsError` and `StoreError`."""
-    stamps = read_file_stamps(presets_folder(settings.presets_dir))
-    folder = read_character_folder(presets_folder(settings.presets_dir))
-    presets, disabled_presets = _select_usable_presets(settings, folder, options, progress)
+    file_stamps = read_file_stamps(presets_folder(settings.presets_dir))
+    folder_presets = read_character_folder(presets_folder(settings.presets_dir))
+    presets, disabled_presets = _select_usable_presets(settings, folder_presets, options, progress)
     for problem in plugins.problems.values():
         progress(problem)
     async with contextlib.AsyncExitStack() as stack:
@@ -167,22 +167,22 @@ async def open_resources(
         is_shared = shares_data_dir(settings, dir_use, options)
         if options.answers_messages:
             stack.enter_context(lock_data_dir(settings.data_dir, dir_use, is_shared=is_shared))
-        opening = open_database(settings.sqlalchemy_url, settings.text_encryption)
-        database = await stack.enter_async_context(opening)
+        database_context = open_database(settings.sqlalchemy_url, settings.text_encryption)
+        database = await stack.enter_async_context(database_context)
         bot_ids = await _resolve_bot_ids(settings, specs, database)
         coordination_context = _open_coordination(settings, database)
         signals, shared_windows, rate_limits = await stack.enter_async_context(coordination_context)
         has_redis = settings.redis_url is not None
         chat_settings = make_chat_settings(database, signals, has_remote_signals=has_redis)
         versions = await PresetVersions(database, SystemClock()).save(
-            [preset_version(preset) for preset in folder.presets.values()]
+            [preset_version(preset) for preset in folder_presets.presets.values()]
         )
         default = settings.default_preset
         if options.preset is not None:
             default = find_preset(presets, options.preset, disabled_presets).name
         resolver = PresetResolver(presets, default, chat_settings, versions, disabled_presets)
         models_context = _open_models(
-            settings, presets, folder.stories, database, resolver.default, progress, options
+            settings, presets, folder_presets.stories, database, resolver.default, progress, options
         )
         models = await stack.enter_async_context(models_context)
         yield Resources(
@@ -194,8 +194,8 @@ async def open_resources(
             models,
             shared_windows,
             rate_limits,
-            folder,
-            stamps,
+            folder_presets,
+            file_stamps,
         )
 
 

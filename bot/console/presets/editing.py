@@ -103,7 +103,7 @@ class PresetEditor:
         """Return all published presets, and drafts that were never published, sorted by name."""
         draft_names = {one.name for one in await self.drafts.all()}
         names = sorted(draft_names | self.resolver.presets.keys(), key=str.casefold)
-        return [self._to_listed(name, has_draft=name in draft_names) for name in names]
+        return [self._to_listed_preset(name, has_draft=name in draft_names) for name in names]
 
     def picture_file(self, name: str) -> Path | None:
         """Return the file of a preset's character card if it is a PNG, or else None."""
@@ -117,7 +117,7 @@ class PresetEditor:
         file = self.picture_file(name)
         return "" if file is None else f"/presets/{quote(name, safe='')}/picture"
 
-    def _to_listed(self, name: str, *, has_draft: bool) -> ListedPreset:
+    def _to_listed_preset(self, name: str, *, has_draft: bool) -> ListedPreset:
         preset = self.resolver.presets.get(name)
         return ListedPreset(
             name,

@@ -215,11 +215,11 @@ class PresetPages(RouteGroup):
         edited = await self.editor.open_preset(name)
         presets = await self.editor.list_presets()
         compared_version = query.against or edited.version
-        old, new = edited.published_text, edited.content
-        lines, changes = await asyncio.to_thread(compare_lines, old, new)
+        old_text, new_text = edited.published_text, edited.content
+        lines, change_count = await asyncio.to_thread(compare_lines, old_text, new_text)
         if compared_version != edited.version:
             compared_text = await self.editor.version_text(name, compared_version)
-            lines, _ = await asyncio.to_thread(compare_lines, compared_text, new)
+            lines, _ = await asyncio.to_thread(compare_lines, compared_text, new_text)
         result = await self.editor.check(edited.content)
         is_preview, is_lorebook = query.view == "preview", query.tab == "lorebook"
         counts_tokens = query.tab == "form" or (is_lorebook and query.entry > 0)
@@ -236,7 +236,7 @@ class PresetPages(RouteGroup):
             "problems": result.problems,
             "shown_name": result.preset.character_name if result.preset else name,
             "lines": lines,
-            "changes": changes,
+            "changes": change_count,
             "against": compared_version,
             "versions": await self.editor.versions.history(name, _MAX_VERSIONS),
             "scenes": [*SAMPLE_SCENES, *map(recorded_scene_id, conversations)],
@@ -543,13 +543,13 @@ class PresetPages(RouteGroup):
         """Get and compare answers of the published version and the draft; this counts as usage."""
         edited = await self.editor.open_preset(name)
         published, draft_preset = await self._parse_versions(edited)
-        chat = await self.previews.find_scene(name, scene)
+        sample = await self.previews.find_scene(name, scene)
         tasks = []
         async with asyncio.TaskGroup() as group:
             if published is not None:
-                tasks.append(group.create_task(self._try_answer(published, edited.version, chat)))
+                tasks.append(group.create_task(self._try_answer(published, edited.version, sample)))
             if edited.draft is not None or published is None:
-                tasks.append(group.create_task(self._try_answer(draft_preset, None, chat)))
+                tasks.append(group.create_task(self._try_answer(draft_preset, None, sample)))
         answers = [task.result() for task in tasks]
         texts = [one.text for one in answers]
         pieces = compare_texts(*texts) if len(texts) > 1 and all(texts) else []
