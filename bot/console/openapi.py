@@ -130,15 +130,15 @@ def _query_parameters(
 
 
 def _describe_responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
-    answer = {} if route.answer is None else schemas[route.answer, "serialization"]
-    error = {"application/json": {"schema": schemas[ApiError, "serialization"]}}
+    answer_schema = {} if route.answer is None else schemas[route.answer, "serialization"]
+    json_body = {"application/json": {"schema": schemas[ApiError, "serialization"]}}
     refusals = {
-        str(one): {"description": text, "content": error} for one, text in _STATUS_TEXTS.items()
+        str(one): {"description": text, "content": json_body} for one, text in _STATUS_TEXTS.items()
     }
     return {
         "200": {
             "description": "The request succeeded.",
-            "content": {"application/json": {"schema": answer}},
+            "content": {"application/json": {"schema": answer_schema}},
         },
         "400": {  # sent by the server itself, before any handler runs
             "description": "The request is malformed, or its line or a header is too long.",

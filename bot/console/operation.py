@@ -136,8 +136,8 @@ class OperationPage(RouteGroup):
             answer, has_answered = str(error), False
         except UserError as error:
             answer, has_answered = translate(error.text, request.language), False
-        trial = {"provider": provider, "model": preset.model, "preset": preset.name}
-        return {**trial, "works": has_answered, "answer": self.mask(answer)}
+        trial_target = {"provider": provider, "model": preset.model, "preset": preset.name}
+        return {**trial_target, "works": has_answered, "answer": self.mask(answer)}
 
     async def _build_state(self) -> OperationState:
         now = self.clock.now()

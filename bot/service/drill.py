@@ -206,7 +206,7 @@ class _Drill:
                 raise StoreError(
                     f"the drill is inconclusive: no data was stored in {', '.join(missing)}"
                 )
-            await self._forget()
+            await self._request_deletion()
             deadline = clock.monotonic() + _FORGET_TIMEOUT_SECONDS
             while True:
                 after, retained_ids = await self._count_traces()
@@ -222,16 +222,16 @@ class _Drill:
         card = f"{name} | Ida paints {_WORDS}. | Ida greets {_WORDS}."
         lines = (f"/me I am {_WORDS}", "/settings me server", f"/character add {card}")
         for line in (*lines, f"/character use {name}", f"Hello {_WORDS}"):
-            await self._receive(self._create_message(line))
+            await self._receive_event(self._create_message(line))
         answer_id, _ = self.surface.newest
         arguments = (_DM_CHAT, next(self.keys), answer_id, _PERSON, Reaction.GOOD, _now(), scopes)
-        await self._receive(ReactionChange(*arguments, is_private=True))
+        await self._receive_event(ReactionChange(*arguments, is_private=True))
         for line, wake in (
             (_REFUSED_WORDS, WakeReason.MENTION),
             (f"To others: {_WORDS}", None),
             ("/settings overhear on", WakeReason.COMMAND),
         ):
-            await self._receive(self._create_message(line, _GROUP_CHAT, wake))
+            await self._receive_event(self._create_message(line, _GROUP_CHAT, wake))
         # Describing decisions stores the pending ones first.
         await self.container.decisions.describe_recent(_GROUP_CHAT.channel)
 
@@ -254,11 +254,11 @@ class _Drill:
         [[number, *_]] = await self.container.database.fetch(SQL["following_messages"], **values)
         await self.container.database.execute(SQL["set_message_aside"], message=number)
 
-    async def _forget(self) -> None:
-        await self._receive(self._create_message("/forget me"))
+    async def _request_deletion(self) -> None:
+        await self._receive_event(self._create_message("/forget me"))
         message_id, data = self.surface.newest
         arguments = (_DM_CHAT, next(self.keys), message_id, _PERSON, data, _now(), (_DM_CHAT.lane,))
-        await self._receive(ButtonPress(*arguments, is_private=True))
+        await self._receive_event(ButtonPress(*arguments, is_private=True))
 
     def _create_message(
         self, text: str, address: Address = _DM_CHAT, wake: WakeReason | None = WakeReason.DM
@@ -268,7 +268,7 @@ class _Drill:
         message_arguments = (address, key, key, _PERSON, text, _now(), wake, scopes)
         return IncomingMessage(*message_arguments, author_is_admin=True, is_private=is_private)
 
-    async def _receive(self, event: Incoming) -> None:
+    async def _receive_event(self, event: Incoming) -> None:
         await self.container.supervisor.intake.receive([event], {})
         await self.container.wait_until_idle()
 

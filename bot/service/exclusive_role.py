@@ -157,7 +157,7 @@ class ShardReceiver:
         shard_tasks: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
-                self._shard_share = await self._count_share(member_lease, len(shards))
+                self._shard_share = await self._compute_share(member_lease, len(shards))
                 await self._give_up_excess_shards(shard_tasks)
                 for shard in shards:
                     if shard not in shard_tasks:
@@ -178,7 +178,7 @@ class ShardReceiver:
             with contextlib.suppress(StoreError):  # the lease will expire
                 await self.leases.release(member_lease)
 
-    async def _count_share(self, member_lease: str, shard_count: int) -> int:
+    async def _compute_share(self, member_lease: str, shard_count: int) -> int:
         """Return how many shards this process should receive; repeat the last number on errors."""
         try:
             await self.leases.take(member_lease, _MEMBER_LEASE_SECONDS)

@@ -87,15 +87,15 @@ def make_heartbeat_jobs(
 ) -> RoleJobs:
     """Return the jobs that register this process for `troupe nodes` while it runs."""
 
-    async def run() -> None:
+    async def send_heartbeats() -> None:
         await clock.sleep(HEARTBEAT_SECONDS)
         await repeat(partial(nodes.report_running, owner, roles, version), clock, HEARTBEAT_SECONDS)
 
-    async def end() -> None:
+    async def unregister() -> None:
         with contextlib.suppress(StoreError):
             await nodes.unregister(owner)
 
-    return RoleJobs([run], partial(nodes.register, owner, roles, version), end)
+    return RoleJobs([send_heartbeats], partial(nodes.register, owner, roles, version), unregister)
 
 
 async def measure_loop_lag(clock: Clock) -> None:

@@ -55,10 +55,10 @@ class RunOptions:
         return self.roles != ALL_ROLES
 
 
-def parse_roles(names: str) -> frozenset[Role]:
+def parse_roles(name_list: str) -> frozenset[Role]:
     """Parse --role: role names separated by commas, or `all`; raises `SettingsError`."""
     roles: set[Role] = set()
-    for name in _split_names(names):
+    for name in _split_names(name_list):
         if name == _ALL_ROLES_NAME:
             roles |= ALL_ROLES
         elif name in ALL_ROLES:
@@ -72,10 +72,10 @@ def parse_roles(names: str) -> frozenset[Role]:
     return frozenset(roles)
 
 
-def select_platforms(names: str, candidates: Sequence[PlatformSpec]) -> Sequence[PlatformSpec]:
+def select_platforms(name_list: str, candidates: Sequence[PlatformSpec]) -> Sequence[PlatformSpec]:
     """Return the platforms that --platforms names; raises `SettingsError` if not configured."""
     specs = {spec.kind: spec for spec in candidates}
-    names_to_select = _split_names(names)
+    names_to_select = _split_names(name_list)
     for name in names_to_select:
         if name not in specs:
             raise SettingsError(f"--platforms: {_describe_unknown(name, list(specs), _NOT_SET_UP)}")
@@ -84,8 +84,8 @@ def select_platforms(names: str, candidates: Sequence[PlatformSpec]) -> Sequence
     return [specs[name] for name in dict.fromkeys(names_to_select)]
 
 
-def _split_names(names: str) -> list[str]:
-    return [name.strip().lower() for name in names.split(",") if name.strip()]
+def _split_names(name_list: str) -> list[str]:
+    return [name.strip().lower() for name in name_list.split(",") if name.strip()]
 
 
 def _describe_unknown(name: str, known_names: Sequence[str], problem: str = "is not one of") -> str:

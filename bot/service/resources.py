@@ -69,21 +69,21 @@ async def _close_backends(backends: Mapping[str, Backend]) -> None:
 
 
 async def prepare_models(
-    settings: Settings, default: Preset, progress: Callable[[str], None]
+    settings: Settings, default_preset: Preset, progress: Callable[[str], None]
 ) -> None:
     """Check or download the local models of the default preset; raises `SettingsError`."""
-    for one in default.with_fallbacks:
+    for one in default_preset.with_fallbacks:
         provider = settings.providers.get(one.provider)
         if provider is not None:
             await prepare_model(one.provider, one.model, provider, settings.data_dir, progress)
 
 
-async def _preload(backend: Backend, default: Preset) -> None:
+async def _preload(backend: Backend, default_preset: Preset) -> None:
     """Load the default preset's model while other components start."""
     try:
-        await backend.preload(default.model)
+        await backend.preload(default_preset.model)
     except BackendUnavailable as error:  # the first message will report the problem
-        _log.warning("model_not_preloaded", preset=default.name, reason=str(error))
+        _log.warning("model_not_preloaded", preset=default_preset.name, reason=str(error))
 
 
 @contextlib.asynccontextmanager
@@ -256,7 +256,7 @@ async def _open_models(
         yield Models(renderer, backends, retrieve_stories, memory_ranker, tool_servers, session_key)
 
 
-def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) -> bool:
+def shares_data_dir(settings: Settings, dir_use: DataDirUse, options: RunOptions) -> bool:
     """Return whether other processes may use the data directory, too."""
     has_own_database = settings.sqlalchemy_url.startswith("sqlite")
     if options.shares_work and has_own_database:
@@ -265,7 +265,7 @@ def shares_data_dir(settings: Settings, use: DataDirUse, options: RunOptions) ->
             " TROUPE_DATABASE_URL to postgresql+asyncpg://user:password@host/name, or run without"
             " --role"
         )
-    return not has_own_database and use is DataDirUse.SERVICE
+    return not has_own_database and dir_use is DataDirUse.SERVICE
 
 
 def make_chat_settings(

@@ -137,8 +137,8 @@ class Service:
 
     async def _check_parts(self) -> Mapping[str, str]:
         """Return "ok" or the problem of each server that this process depends on."""
-        servers = await run_probes(self._make_server_probes(), _PROBE_TIMEOUT_SECONDS)
-        return {**servers, **self.container.provider_notices.describe_states()}
+        server_states = await run_probes(self._make_server_probes(), _PROBE_TIMEOUT_SECONDS)
+        return {**server_states, **self.container.provider_notices.describe_states()}
 
     async def _find_platform_problem(self, receiver: Receiver) -> str | None:
         return self.container.supervisor.find_problem(receiver)

@@ -214,10 +214,10 @@ class StorageContainer:
         return Spending(providers, self.clock, self.budgets, self.notices, rules)
 
 
-def _choose_lease_owner(settings: Settings, use: DataDirUse) -> str:
+def _choose_lease_owner(settings: Settings, dir_use: DataDirUse) -> str:
     """Return this process's name in leases, which with SQLite stays the same after a restart."""
     if settings.sqlalchemy_url.startswith("sqlite"):
-        return "embedded" if use is DataDirUse.SERVICE else "terminal"
+        return "embedded" if dir_use is DataDirUse.SERVICE else "terminal"
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
 

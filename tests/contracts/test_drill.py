@@ -134,14 +134,14 @@ async def test_drill_notices_a_table_that_is_not_cleared(
 async def test_drill_notices_a_file_or_cache_that_is_not_cleared(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, place: str, target: str
 ) -> None:
-    forget = drill._Drill._forget
+    forget = drill._Drill._request_deletion
 
     async def forget_less(self: drill._Drill) -> None:
         monkeypatch.setattr(target, lambda *_: None)
         await forget(self)
 
     monkeypatch.setattr(drill, "_FORGET_TIMEOUT_SECONDS", 0)
-    monkeypatch.setattr(drill._Drill, "_forget", forget_less)
+    monkeypatch.setattr(drill._Drill, "_request_deletion", forget_less)
     left = (await run_drill(settings)).counts_after
     assert left
     assert all(one.startswith(place) for one in left)
