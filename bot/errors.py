@@ -75,9 +75,9 @@ class TroupeError(Exception):
         """Create an error whose text can be translated; `pattern` has a `{name}` per value."""
         return cls(translatable(pattern, **values))
 
-    def prefixed_with(self, place: object) -> Self:
+    def prefixed_with(self, prefix: object) -> Self:
         """Return a copy of the error whose text starts with a file or key, as in "file: text"."""
-        return self.translatable("{file}: {problem}", file=place, problem=error_text(self))
+        return self.translatable("{file}: {problem}", file=prefix, problem=error_text(self))
 
     @property
     def text(self) -> str:

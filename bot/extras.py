@@ -41,7 +41,7 @@ def is_missing(package: str) -> bool:
     return True
 
 
-def import_extra(module: str, needed_by: str) -> Any:
+def import_extra(module: str, feature: str) -> Any:
     """Import an optional module, or raise `SettingsError` with the command to install it."""
     try:
         return import_module(module)
@@ -50,5 +50,5 @@ def import_extra(module: str, needed_by: str) -> Any:
         if package not in _EXTRAS:
             raise
         raise SettingsError(
-            f"{needed_by} needs the package {package}: {install_command(package)}"
+            f"{feature} needs the package {package}: {install_command(package)}"
         ) from None

@@ -42,7 +42,7 @@ from bot.telemetry.metrics import MESSAGES_RECEIVED, record_span
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _MAX_REMEMBERED_EVENTS = 10_000
-_MAX_RECAPS = 100  # per conversation that their authors can stop
+_MAX_STOPPABLE_RECAPS = 100  # per conversation that their authors can stop
 _SINGLE_HISTORY_SCOPES = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
 """The history scopes with a single history per channel or thread; None is the default scope."""
 
@@ -76,7 +76,8 @@ class HistoryRouter:
         """Yield each event once for each history that gets it; the block must store the events."""
         events = [one for each in events if (one := await self._locate_reaction(each)) is not None]
         scopes = [
-            await self._find_scope(event.scopes, _answerable_author_id(event)) for event in events
+            await self._find_scope(event.scopes, _find_answerable_author_id(event))
+            for event in events
         ]
         for event, scope in zip(events, scopes, strict=True):
             if isinstance(event, IncomingMessage) and scope in _SINGLE_HISTORY_SCOPES:
@@ -100,7 +101,7 @@ class HistoryRouter:
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
         """Assign a command to its history, whether or not the command is stored."""
-        scope = await self._find_scope(message.scopes, _answerable_author_id(message))
+        scope = await self._find_scope(message.scopes, _find_answerable_author_id(message))
         if scope is None:
             return message
         return _with_history(message, await self._find_command_history(message, scope))
@@ -108,20 +109,20 @@ class HistoryRouter:
     async def _start_thread_history(self, message: IncomingMessage) -> None:
         if message.opened_from is None or len(message.scopes) < 2:
             return
-        key = message.address.conversation
-        if key in self._started_threads:
+        conversation = message.address.conversation
+        if conversation in self._started_threads:
             return
         parent_channel = parse_address(message.scopes[1])
         locations = await self._index.locate(parent_channel, [message.opened_from])
         if locations and locations[0].turn is None:
             return  # the answer is still being written
         if locations:
-            await self._index.create_branch(key, locations[0])
-        self._started_threads[key] = None
+            await self._index.create_branch(conversation, locations[0])
+        self._started_threads[conversation] = None
 
     async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return a message with the history it would get, or None if it would start a branch."""
-        scope = await self._find_scope(message.scopes, _answerable_author_id(message))
+        scope = await self._find_scope(message.scopes, _find_answerable_author_id(message))
         if scope is None:
             return message
         if scope is not HistoryScope.REPLIES or _is_command(message):
@@ -131,7 +132,7 @@ class HistoryRouter:
             await self._index.locate(message.address, [quoted_id]) if quoted_id is not None else ()
         )
         if not locations:
-            return _with_history(message, _new_reply_chain(message))
+            return _with_history(message, _build_reply_history_name(message))
         location = next((one for one in locations if one.is_last), None)
         if location is None and locations[0].turn is None:
             location = locations[0]
@@ -147,15 +148,15 @@ class HistoryRouter:
         if not locations:
             return None
         address = parse_address(locations[0].conversation)
-        topic = () if address.channel in event.scopes else (address.channel,)
-        return replace(event, address=address, scopes=(*topic, *event.scopes))
+        topic_scopes = () if address.channel in event.scopes else (address.channel,)
+        return replace(event, address=address, scopes=(*topic_scopes, *event.scopes))
 
     async def _route_event(
-        self, event: Incoming, scope: HistoryScope, routed_before: Sequence[Incoming]
+        self, event: Incoming, scope: HistoryScope, earlier_events: Sequence[Incoming]
     ) -> Sequence[Incoming]:
         match event:
             case IncomingMessage():
-                history = await self._find_history(event, scope, routed_before)
+                history = await self._find_history(event, scope, earlier_events)
                 if event.message_id is not None:
                     self._histories[event.address.channel, event.message_id] = history
                 return [_with_history(event, history)]
@@ -169,29 +170,29 @@ class HistoryRouter:
                 return [event]
 
     async def _find_history(
-        self, message: IncomingMessage, scope: HistoryScope, routed_before: Sequence[Incoming]
+        self, message: IncomingMessage, scope: HistoryScope, earlier_events: Sequence[Incoming]
     ) -> str:
         if _is_command(message):
             return await self._find_command_history(message, scope)
         match scope:
             case HistoryScope.USER:
-                return _personal_history(message)
+                return _build_personal_history_name(message)
             case HistoryScope.SHARED | HistoryScope.THREAD:
                 return ""
             case HistoryScope.REPLIES:
-                return await self._find_reply_history(message, routed_before)
+                return await self._find_reply_history(message, earlier_events)
 
     async def _find_command_history(self, message: IncomingMessage, scope: HistoryScope) -> str:
         """Return the history of the message a command replies to, or else the author's newest."""
         # With personal histories, a person's /new must not end another person's history.
         command_name = message.text[1:].partition(" ")[0].lower()
-        is_own = scope is HistoryScope.USER and command_name == "new"
-        if not is_own and message.quote is not None and message.quote.message_id is not None:
+        ends_session = scope is HistoryScope.USER and command_name == "new"
+        if not ends_session and message.quote is not None and message.quote.message_id is not None:
             history = await self._find_message_history(message.address, message.quote.message_id)
             if history is not None:
                 return history
         if scope is HistoryScope.USER:
-            return _personal_history(message)
+            return _build_personal_history_name(message)
         if scope is HistoryScope.REPLIES:
             key = await self._index.find_newest_conversation(message.address, message.author.id)
             return parse_address(key).history if key else ""
@@ -204,9 +205,9 @@ class HistoryRouter:
         return self._histories.get((address.channel, message_id))
 
     async def _find_reply_history(
-        self, message: IncomingMessage, routed_before: Sequence[Incoming]
+        self, message: IncomingMessage, earlier_events: Sequence[Incoming]
     ) -> str:
-        new_history = _new_reply_chain(message)
+        new_history = _build_reply_history_name(message)
         quoted_id = message.quote.message_id if message.quote is not None else None
         if quoted_id is None:
             return new_history
@@ -216,7 +217,7 @@ class HistoryRouter:
         locations = await self._index.locate(message.address, [quoted_id])
         if not locations:
             return new_history
-        continued_conversations = {one.address.conversation for one in routed_before}
+        continued_conversations = {one.address.conversation for one in earlier_events}
         for location in locations:
             if location.is_last and location.conversation not in continued_conversations:
                 return parse_address(location.conversation).history
@@ -240,7 +241,7 @@ class HistoryRouter:
             if history is None:  # the original message was never stored
                 history = await self._find_history(replace(message, quote=None), scope, ())
             histories = [history]
-        first_history, *copies = histories
+        first_history, *other_histories = histories
         return [
             replace(edit, said=_with_history(message, first_history)),
             *(
@@ -249,29 +250,29 @@ class HistoryRouter:
                     external_key=f"{edit.external_key}@{one}",
                     said=replace(_with_history(message, one), is_late=True),
                 )
-                for one in copies
+                for one in other_histories
             ),
         ]
 
     async def _route_deletion(self, deletion: MessageDeletion) -> Sequence[MessageDeletion]:
-        keys = [(deletion.address.channel, one) for one in deletion.message_ids]
+        message_keys = [(deletion.address.channel, one) for one in deletion.message_ids]
         address, ids = deletion.address, deletion.message_ids
         histories = _list_histories(await self._index.locate(address, ids, with_copies=True))
-        histories += [self._histories[one] for one in keys if one in self._histories]
-        first, *copies = dict.fromkeys(histories) or [""]
+        histories += [self._histories[one] for one in message_keys if one in self._histories]
+        first_history, *other_histories = dict.fromkeys(histories) or [""]
         return [
-            _with_history(deletion, first),
+            _with_history(deletion, first_history),
             *(
                 replace(_with_history(deletion, one), external_key=f"{deletion.external_key}@{one}")
-                for one in copies
+                for one in other_histories
             ),
         ]
 
     async def _route_press(self, press: ButtonPress) -> ButtonPress:
-        address, data = press.address, parse_button(press)
-        if data is not None:
-            key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
-            conversation = await self._index.find_received(address, key)
+        address, button = press.address, parse_button(press)
+        if button is not None:
+            event_key = button.part.removeprefix(f"{address.source}:").rpartition("/")[0]
+            conversation = await self._index.find_received(address, event_key)
             if conversation is not None:
                 return _with_history(press, parse_address(conversation).history)
         if press.message_id is not None:
@@ -281,7 +282,7 @@ class HistoryRouter:
         return press
 
 
-def _answerable_author_id(event: Incoming) -> str | None:
+def _find_answerable_author_id(event: Incoming) -> str | None:
     return (
         event.author.id if isinstance(event, IncomingMessage) and event.wake is not None else None
     )
@@ -295,11 +296,11 @@ def _list_histories(locations: Sequence[MessageLocation]) -> list[str]:
     return list(dict.fromkeys(parse_address(one.conversation).history for one in locations))
 
 
-def _personal_history(message: IncomingMessage) -> str:
+def _build_personal_history_name(message: IncomingMessage) -> str:
     return f"{PERSON_HISTORY_PREFIX}{message.author.id.partition(':')[2]}"
 
 
-def _new_reply_chain(message: IncomingMessage) -> str:
+def _build_reply_history_name(message: IncomingMessage) -> str:
     return f"replies={message.message_id or message.external_key}"
 
 
@@ -343,9 +344,9 @@ class InboxIntake(Intake):
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
         for one in kept_events:
-            turn, platform = f"{one.address.source}:{one.external_key}", one.address.platform
+            turn_name, platform = f"{one.address.source}:{one.external_key}", one.address.platform
             attributes = {"troupe.platform": platform}
-            record_span("receive", turn, started_at, time.time(), attributes=attributes)
+            record_span("receive", turn_name, started_at, time.time(), attributes=attributes)
         self.announce(storable_events)
         self.wake(list(dict.fromkeys(one.address.conversation for one in storable_events)))
         if self.settings is not None:
@@ -358,12 +359,12 @@ class InboxIntake(Intake):
         command = parse_command(event.text) if event.text.startswith("/") else None
         if command is None or command.name not in {"recap", "stop"}:
             return event
-        queue, author_ids = event.address.recap_queue_address, {event.author.id}
+        recap_queue, author_ids = event.address.recap_queue_address, {event.author.id}
         if command.name == "stop":
-            limit = _MAX_RECAPS
-            recaps = await self.inbox.newest_unanswered([queue.conversation], limit, limit)
+            limit = _MAX_STOPPABLE_RECAPS
+            recaps = await self.inbox.newest_unanswered([recap_queue.conversation], limit, limit)
             author_ids = {one.author.id for one in recaps if isinstance(one, IncomingMessage)}
-        return replace(event, address=queue) if event.author.id in author_ids else event
+        return replace(event, address=recap_queue) if event.author.id in author_ids else event
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
@@ -394,14 +395,14 @@ def redact_event(event: Incoming, opted_out: Collection[str]) -> Incoming | None
     if not opted_out:
         return event
     if isinstance(event, IncomingMessage | ButtonPress | ReactionChange):
-        event = _remove_title_by(event, opted_out)
+        event = _remove_thread_title(event, opted_out)
     match event:
         case IncomingMessage():
             return redact_message(event, opted_out)
         case MessageEdit(said=message) if message.author.id in opted_out:
             return None
         case MessageEdit(said=message):
-            return replace(event, said=_remove_words_by(message, opted_out))
+            return replace(event, said=_remove_quoted_words(message, opted_out))
         case ButtonPress(author=Person(id=person)) if person in opted_out:
             button = parse_button(event)
             is_form = button is not None and button.action in FORM_ACTIONS
@@ -422,13 +423,13 @@ def redact_message(message: IncomingMessage, opted_out: Collection[str]) -> Inco
     """
     author, quote = message.author, message.quote
     if author.id not in opted_out:
-        return _remove_words_by(message, opted_out)
+        return _remove_quoted_words(message, opted_out)
     if quote is not None:  # only the history shows whether the webhook is the bot's
         quote = Quote(None, quote.message_id, "", by_webhook=True) if quote.by_webhook else None
     if message.wake is None and quote is None:
         return None
-    is_own = message.wake is not None and not message.is_forward
-    command = find_command(message.text, _COMMANDS_AFTER_OPT_OUT) if is_own else ""
+    is_addressed = message.wake is not None and not message.is_forward
+    command = find_command(message.text, _COMMANDS_AFTER_OPT_OUT) if is_addressed else ""
     return replace(
         message,
         author=replace(author, name=""),
@@ -444,8 +445,8 @@ def redact_message(message: IncomingMessage, opted_out: Collection[str]) -> Inco
     )
 
 
-def _remove_words_by(message: IncomingMessage, opted_out: Collection[str]) -> IncomingMessage:
-    message, quote = _remove_title_by(message, opted_out), message.quote
+def _remove_quoted_words(message: IncomingMessage, opted_out: Collection[str]) -> IncomingMessage:
+    message, quote = _remove_thread_title(message, opted_out), message.quote
     if quote is not None and quote.author is not None and quote.author.id in opted_out:
         author = replace(quote.author, name="")
         message = replace(message, quote=replace(quote, author=author, text="", attachments=()))
@@ -458,7 +459,7 @@ def _remove_words_by(message: IncomingMessage, opted_out: Collection[str]) -> In
     )
 
 
-def _remove_title_by(event: ThreadEvent, opted_out: Collection[str]) -> ThreadEvent:
+def _remove_thread_title(event: ThreadEvent, opted_out: Collection[str]) -> ThreadEvent:
     if event.thread_title is None or event.thread_title.person not in opted_out:
         return event
     if isinstance(event, IncomingMessage):

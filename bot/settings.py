@@ -101,8 +101,8 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
     @model_validator(mode="after")
     def _require_settings_of_kind(self) -> Self:
         self.api_key = resolve_secret(self.api_key, self.api_key_file, "api_key")
-        needed = {"openai": ("base_url", "model"), "gguf": ("model_path",), "onnx": ("model_path",)}
-        for name in needed.get(self.kind, ()):
+        fields = {"openai": ("base_url", "model"), "gguf": ("model_path",), "onnx": ("model_path",)}
+        for name in fields.get(self.kind, ()):
             if getattr(self, name) is None:
                 setting = f"TROUPE_EMBEDDING__{name.upper()}"
                 raise ValueError(f"the kind {self.kind!r} needs {setting}, which is not set")
@@ -246,7 +246,7 @@ class ConsoleSettings(BaseModel, extra="forbid"):
         return self
 
 
-def _with_kind(provider: str, value: object) -> object:
+def _with_implied_kind(provider: str, value: object) -> object:
     """Return a provider's settings with the kind implied by its id, unless they set a kind.
 
     A provider with a base URL is a service, even if its id implies a local model.
@@ -318,7 +318,7 @@ class AccessSettings(BaseModel, extra="forbid"):
     @field_validator("allow", "block")
     @classmethod
     def _check_targets(cls, value: str) -> str:
-        for one in _split(value):
+        for one in _split_list(value):
             if not _RULE_TARGET.fullmatch(one):
                 raise ValueError(f"{one!r} is not of the form telegram:<id> or `role discord:<id>`")
         return value
@@ -330,12 +330,12 @@ class AccessSettings(BaseModel, extra="forbid"):
         rules = {
             one if " " in one else f"person {one}": value
             for value, targets in targets_by_rule.items()
-            for one in _split(targets)
+            for one in _split_list(targets)
         }
         return rules if self.dm is None else {**rules, "dm": self.dm}
 
 
-def _split(value: str) -> list[str]:
+def _split_list(value: str) -> list[str]:
     return [one for part in value.split(",") if (one := " ".join(part.split()))]
 
 
@@ -508,7 +508,7 @@ class Settings(BaseSettings):
         unset = sorted(one for spec in backend_specs() for one in spec.providers_without_settings)
         providers = {str(name).lower(): provider for name, provider in value.items()}
         providers = {**providers, **{one: {} for one in unset if one not in providers}}
-        return {name: _with_kind(name, provider) for name, provider in providers.items()}
+        return {name: _with_implied_kind(name, provider) for name, provider in providers.items()}
 
     @field_validator("providers", mode="after")
     @classmethod
@@ -525,13 +525,13 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        toml = TomlConfigSettingsSource(settings_cls)
-        return init_settings, env_settings, dotenv_settings, toml
+        toml_source = TomlConfigSettingsSource(settings_cls)
+        return init_settings, env_settings, dotenv_settings, toml_source
 
     def platform(self, spec: PlatformSpec) -> PlatformSettings | None:
         """Return a platform's settings, or None if the platform has no settings."""
-        group: PlatformSettings | None = getattr(self, spec.kind, None)
-        return group
+        platform_settings: PlatformSettings | None = getattr(self, spec.kind, None)
+        return platform_settings
 
     @property
     def configured_platforms(self) -> Sequence[PlatformSpec]:
@@ -582,27 +582,27 @@ def settings_model() -> type[Settings]:
 
 @lru_cache
 def _settings_model(specs: tuple[PlatformSpec, ...]) -> type[Settings]:
-    groups: dict[str, Any] = {
+    fields: dict[str, Any] = {
         spec.kind: (spec.settings, Field(spec.settings(), description=spec.settings.__doc__))
         for spec in specs
         if spec.settings is not None
     }
-    return create_model("Settings", __base__=Settings, **groups)
+    return create_model("Settings", __base__=Settings, **fields)
 
 
 def read_settings(**overrides: object) -> Settings:
     """Read settings, overridden by `overrides`; raises `SettingsError` with a line per problem."""
-    names = _split(str(overrides.get("plugins", _read_early_setting("plugins") or "")))
+    names = _split_list(str(overrides.get("plugins", _read_early_setting("plugins") or "")))
     plugins.enable_plugins(names, {"platforms": register_platform, "backends": register_backend})
     try:
         return settings_model()(**overrides)  # type: ignore[arg-type]  # pydantic checks the types
     except ValidationError as error:
-        lines = map(_error_line, error.errors(include_url=False))
+        lines = map(_describe_problem, error.errors(include_url=False))
         raise SettingsError("\n".join([*lines, *plugins.problems.values()])) from None
     except SourceError as error:  # a group of settings was given a single value
         text = getattr(error.__cause__, "doc", None)
-        variables = (name.upper() for name, value in _read_variables().items() if value == text)
-        name = next(variables, "")
+        matches = (name.upper() for name, value in _read_variables().items() if value == text)
+        name = next(matches, "")
         raise SettingsError(
             f"{name} is not valid JSON; write it as {{...}}, or set each part as {name}__..."
         ) from None
@@ -640,13 +640,13 @@ def _read_variables() -> Mapping[str, str | None]:
     return {**DotEnvSettingsSource(model).env_vars, **EnvSettingsSource(model).env_vars}
 
 
-def _error_line(problem: ErrorDetails) -> str:
+def _describe_problem(problem: ErrorDetails) -> str:
     """Return a line with a problem and its fix, but not the value, which may be secret."""
     name = _variable_name(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
-            similar = _nearest_variable(name)
-            hint = f"did you mean {similar}?" if similar else "docs/settings.md lists all settings"
+            guess = _nearest_variable(name)
+            hint = f"did you mean {guess}?" if guess else "docs/settings.md lists all settings"
             return f"{name}: there is no such setting; {hint}"
         case "dict_type" | "model_type" | "model_attributes_type":
             return f"{name}: this is a group of settings; set each part as {name}__..."
@@ -664,20 +664,20 @@ def _variable_name(path: Iterable[str]) -> str:
 def _nearest_variable(name: str) -> str | None:
     """Return the most similar setting (TROUPE_DATA_DIR for TROUPE_DATADIR), or None."""
     fields = settings_model().model_fields
-    group_id = name.split("__")[1:2]  # the id of a provider or MCP server
+    id_parts = name.split("__")[1:2]  # the id of a provider or MCP server
     groups: list[tuple[list[str], Any]] = [
         *(([group], field.annotation) for group, field in fields.items()),
-        *((["providers", *group_id], spec.settings) for spec in backend_specs()),
-        (["mcp_servers", *group_id], McpServerSettings),
+        *((["providers", *id_parts], spec.settings) for spec in backend_specs()),
+        (["mcp_servers", *id_parts], McpServerSettings),
     ]
-    parts = (
+    part_names = (
         _variable_name([*group, part])
         for group, model in groups
         if isinstance(model, type) and issubclass(model, BaseModel)
         for part in model.model_fields
     )
-    known = [*(_variable_name([field]) for field in fields), *parts]
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_MIN_SIMILARITY)), None)
+    names = [*(_variable_name([field]) for field in fields), *part_names]
+    return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)), None)
 
 
 def collect_secrets(settings: object) -> set[str]:
@@ -714,8 +714,8 @@ def describe_unknown_variables() -> list[str]:
     known_names = {_variable_name([field]) for field in settings_model().model_fields}
     all_names = [name for name in map(str.upper, _read_variables()) if name.startswith("TROUPE_")]
     return [
-        f"{name} is not a setting of Troupe" + (f"; did you mean {similar}?" if similar else "")
+        f"{name} is not a setting of Troupe" + (f"; did you mean {guess}?" if guess else "")
         for name in sorted(all_names)
         if name.split("__")[0] not in known_names
-        for similar in [_nearest_variable(name)]
+        for guess in [_nearest_variable(name)]
     ]

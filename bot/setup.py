@@ -133,12 +133,12 @@ SERVICE_TITLES = {
 """The display names of services, by provider id."""
 
 
-def find_service(words: str) -> str | None:
+def find_service(typed_name: str) -> str | None:
     """Return the id of the service that "Claude" or "open router" names; None if unknown."""
-    typed, titles = _keep_letters(words), SERVICE_TITLES
+    word, titles = _keep_letters(typed_name), SERVICE_TITLES
     keys = {name: (_keep_letters(name), _keep_letters(titles[name])) for name in sorted(titles)}
-    exact = [name for name, known in keys.items() if typed in known]
-    matches = exact or [name for name, (_, title) in keys.items() if typed and typed in title]
+    exact_ids = [name for name, names in keys.items() if word in names]
+    matches = exact_ids or [name for name, (_, title) in keys.items() if word and word in title]
     return min(matches, key=lambda name: len(titles[name]), default=None)
 
 
@@ -149,7 +149,7 @@ def _keep_letters(text: str) -> str:
 async def find_local_services() -> Mapping[str, Sequence[str]]:
     """Return the models of local servers that answer on their usual ports, by provider."""
     async with asyncio.TaskGroup() as group:
-        tasks = {name: group.create_task(_ask_for_models(name)) for name in sorted(KEYLESS_IDS)}
+        tasks = {name: group.create_task(_list_local_models(name)) for name in sorted(KEYLESS_IDS)}
     return {name: models for name, task in tasks.items() if (models := task.result())}
 
 
@@ -170,13 +170,13 @@ async def try_model(choice: ModelChoice) -> str:
     async with _open_backend(choice) as backend:
         try:
             async with asyncio.timeout(_TEST_SECONDS), aclosing(backend.generate(prompt)) as events:
-                texts = [event.text async for event in events if isinstance(event, Delta)]
+                deltas = [event.text async for event in events if isinstance(event, Delta)]
         except TimeoutError:
             raise BackendUnavailable(f"no answer within {_TEST_SECONDS:g} s") from None
-    return " ".join("".join(texts).split())
+    return " ".join("".join(deltas).split())
 
 
-async def _ask_for_models(name: str) -> Sequence[str]:
+async def _list_local_models(name: str) -> Sequence[str]:
     with contextlib.suppress(TroupeError, TimeoutError):
         async with asyncio.timeout(_FIND_TIMEOUT_SECONDS):
             return await list_models(ModelChoice(provider=name))
@@ -187,16 +187,16 @@ async def _ask_for_models(name: str) -> Sequence[str]:
 async def _open_backend(choice: ModelChoice) -> AsyncIterator[Backend]:
     name = choice.provider or "local"
     kind = default_spec(choice.provider or "").kind
-    settings_values = {
+    values = {
         "base_url": choice.base_url,
         "api_key": choice.api_key,
         "model": choice.model,
         "first_token_seconds": _TEST_SECONDS,  # the model may have to be loaded first
     }
-    fields = {key: value for key, value in settings_values.items() if value is not None}
+    fields = {key: value for key, value in values.items() if value is not None}
     try:
-        validated = backend_spec(kind).settings.model_validate({"kind": kind, **fields})
-        settings = validated.with_defaults(name)
+        provider_settings = backend_spec(kind).settings.model_validate({"kind": kind, **fields})
+        settings = provider_settings.with_defaults(name)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         location = "".join(str(part) for part in problem["loc"]).upper()
@@ -382,7 +382,7 @@ class SetupSteps:
 
     def variables(self) -> Mapping[str, str | None]:
         """Return the variables to write; None removes a variable."""
-        all_admins = [*self._written_admins, *admins] if (admins := self._admins()) else ()
+        all_admins = [*self._written_admins, *admins] if (admins := self._find_admins()) else ()
         tokens = {kind: one.token for kind, one in self.bots.items()}
         model = self.model.variables if self.model is not None else {}
         return {**bot_variables(tokens, all_admins, self._settings), **model}
@@ -391,7 +391,7 @@ class SetupSteps:
         """Return the variables that `write` will set, without those that it removes."""
         return [name for name, value in self.variables().items() if value is not None]
 
-    def _admins(self) -> list[str]:
+    def _find_admins(self) -> list[str]:
         return [one.admin for one in self.bots.values() if one.admin is not None]
 
     async def write(self) -> Sequence[str]:
@@ -401,7 +401,7 @@ class SetupSteps:
             raise UserError(translatable("Check a token or a model first."))
         await asyncio.to_thread(write_variables, self._env_file, variables)
         self.written_names += [name for name in names if name not in self.written_names]
-        self._written_admins += self._admins()
+        self._written_admins += self._find_admins()
         await self.close()
         self.model = None
         return find_environment_overrides(variables)

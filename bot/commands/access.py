@@ -32,14 +32,14 @@ from bot.texts.text import Text, join_texts, marked, translatable
 
 _CHANGE_ACCESS_ACTION = translatable("change who may use me")
 _EVERYWHERE = "everywhere"
-_GRANTED_VALUE = "given"
+_ACCESS_GIVEN = "given"
 """The value of a rule that allows a role to use a command, tools or a preset's model."""
 _PERMISSIONS = ("command", "tools", "model")
 _PLACES = ("here", "server", _EVERYWHERE)
-_TARGET = CommandOption(
+_TARGET_OPTION = CommandOption(
     "target", marked("a person, role or channel: a mention, `role 123`, or reply to a message")
 )
-_PLACE = CommandOption("where", marked("here, server or everywhere"), False, choices=_PLACES)
+_PLACE_OPTION = CommandOption("where", marked("here, server or everywhere"), False, choices=_PLACES)
 ACCESS_GROUP = CommandSpec(
     "access",
     marked(
@@ -49,11 +49,11 @@ ACCESS_GROUP = CommandSpec(
     is_for_admins=True,
     default_action="show",
 )
-_CODE_PREFIX, _WRONG_PREFIX = "code ", "wrong "
+_CODE_PREFIX, _WRONG_CODES_PREFIX = "code ", "wrong "
 """Prefixes of the settings with a person's code and with an operator's wrong codes."""
 _CODE_CHARS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 _CODE_LIFETIME_SECONDS = 3600.0
-_MAX_CODES = 3
+_MAX_PENDING_CODES = 3
 _MAX_WRONG_CODES = 10
 _MENTION = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _MENTION_KINDS = {"@": "person", "@!": "person", "@&": "role", "#": "channel"}
@@ -91,13 +91,13 @@ _REFUSAL_REASONS: Mapping[str, Text] = {
 }
 
 
-def explain_refusal(rule: str, code: str) -> Text:
+def explain_refusal(rule: str, pairing_code: str) -> Text:
     """Return a notice that says why a person was refused, and what they can do."""
-    if code:
+    if pairing_code:
         return translatable(
             "In private chats, I answer only people whom an operator of this bot has approved. Send"
             " the operator your code, which works for an hour: {code}",
-            code=code,
+            code=pairing_code,
         )
     reasons = (reason for kind, reason in _REFUSAL_REASONS.items() if rule.startswith(kind))
     return translatable(
@@ -109,7 +109,7 @@ def explain_refusal(rule: str, code: str) -> Text:
 
 def _rule_command(action: str, summary: str, *options: CommandOption) -> Callable[[Method], Method]:
     """Register a method as the handler of an /access action that changes a rule."""
-    return command(f"access {action}", summary, *options, _TARGET, _PLACE)
+    return command(f"access {action}", summary, *options, _TARGET_OPTION, _PLACE_OPTION)
 
 
 @dataclass(eq=False)
@@ -125,15 +125,15 @@ class AccessHandlers:
     """Adds events of another conversation to the inbox."""
 
     @private_command("access show", marked("list who may use me here, and why (admins)"))
-    async def _show(self, request: CommandRequest) -> CommandResult:
+    async def _show_rules(self, request: CommandRequest) -> CommandResult:
         message = request.incoming
         await self.admins.require(message, translatable("see who may use me"))
-        levels = await self.rules.load(() if message.is_private else message.scopes)
+        rules_by_scope = await self.rules.load(() if message.is_private else message.scopes)
         if message.author.id not in self.admins.admin_ids:
-            del levels[INSTALLATION]  # the installation's rules name people of other chats
+            del rules_by_scope[INSTALLATION]  # the installation's rules name people of other chats
         lines = [
-            translatable("{where}: {rule}", where=_place_text(scope, message), rule=rule)
-            for scope, rules in levels.items()
+            translatable("{where}: {rule}", where=_explain_place(scope, message), rule=rule)
+            for scope, rules in rules_by_scope.items()
             for rule in describe_rules(rules)
         ]
         if not lines:
@@ -163,13 +163,13 @@ class AccessHandlers:
     )
     async def _set_rule(self, request: CommandRequest) -> CommandResult:
         action, message = request.command.name.removeprefix("access "), request.incoming
-        rule_words, chosen_place = _split_place(request.argument)
+        typed_rule, chosen_place = _split_place(request.argument)
         is_permission = action in _PERMISSIONS
-        name = self._read_rule(f"{action} {rule_words}" if is_permission else rule_words, message)
+        name = self._parse_rule(f"{action} {typed_rule}" if is_permission else typed_rule, message)
         # A rule about a channel has no effect in another channel.
         default_place = "server" if name.startswith("channel") else "here"
         scope = await self._find_changeable_scope(request, chosen_place or default_place)
-        rule_value = _GRANTED_VALUE if is_permission else None if action == "reset" else action
+        rule_value = _ACCESS_GIVEN if is_permission else None if action == "reset" else action
         await self._store_rule(request, scope, name, rule_value)
         if rule_value is None and scope == INSTALLATION:
             await self._store_rule(request, scope, f"paired {name}", None)
@@ -177,7 +177,7 @@ class AccessHandlers:
         if rule_value:
             lines = [translatable("Saved: {rule}.", rule=_format_rule(name, rule_value))]
         if not is_permission and "allow" in (await self.rules.load([scope]))[scope].values():
-            place = _place_text(scope, message)
+            place = _explain_place(scope, message)
             lines.append(
                 translatable(
                     "Only people with an allow rule may use me now ({place}).", place=place
@@ -185,9 +185,11 @@ class AccessHandlers:
             )
         return CommandResult(join_texts(lines))
 
-    @admin_command("access off", marked("switch me off here, for everybody (admins)"), _PLACE)
-    @admin_command("access on", marked("switch me on again (admins)"), _PLACE)
-    async def _switch_bot(self, request: CommandRequest) -> CommandResult:
+    @admin_command(
+        "access off", marked("switch me off here, for everybody (admins)"), _PLACE_OPTION
+    )
+    @admin_command("access on", marked("switch me on again (admins)"), _PLACE_OPTION)
+    async def _switch_bot_on_or_off(self, request: CommandRequest) -> CommandResult:
         turns_off = request.command.name == "access off"
         scope = await self._find_changeable_scope(request, request.argument or "here")
         await self._store_rule(request, scope, "off", "on" if turns_off else None)
@@ -210,16 +212,16 @@ class AccessHandlers:
         scope = await self._find_changeable_scope(request, "server")
         if request.incoming.is_age_restricted is not None:
             raise UserError(_RESTRICTION_NOTICE)
-        chosen = "on" if request.argument == "on" else None
-        await request.store(self.rules.chat_settings, scope, ADULTS_KEY, chosen)
-        text = _ADULT_OFF_NOTICE if chosen is None else _ADULT_ON_NOTICE
+        stored_value = "on" if request.argument == "on" else None
+        await request.store(self.rules.chat_settings, scope, ADULTS_KEY, stored_value)
+        text = _ADULT_OFF_NOTICE if stored_value is None else _ADULT_ON_NOTICE
         return CommandResult(text, changes_channel=True)
 
     @private_command(
         "access words",
         marked("ban words from answers; `none` bans no words, `reset` inherits the list (admins)"),
         CommandOption("words", marked("separated by commas; idiot* also means idiots"), False),
-        _PLACE,
+        _PLACE_OPTION,
     )
     async def _set_banned_words(self, request: CommandRequest) -> CommandResult:
         """Replace a scope's banned words, ban none (`none`), or inherit the list (`reset`)."""
@@ -235,7 +237,7 @@ class AccessHandlers:
         setting = await settings.resolve((*scopes, INSTALLATION), BANNED_WORDS_KEY)
         if setting is None or not setting.value:
             return CommandResult(translatable("No words are banned from answers here."))
-        place, words = _place_text(setting.scope, message), ", ".join(setting.value.splitlines())
+        place, words = _explain_place(setting.scope, message), ", ".join(setting.value.splitlines())
         values = {"where": place, "words": words}
         text = translatable("Answers with these words are not shown ({where}): {words}", **values)
         return CommandResult(text)
@@ -248,7 +250,7 @@ class AccessHandlers:
         ),
     )
     async def _set_dm_rule(self, request: CommandRequest) -> CommandResult:
-        value = request.argument
+        dm_rule = request.argument
         self._require_operator(request.incoming)
         if "dm" in self.rules.fixed_rules:
             raise UserError(
@@ -257,8 +259,8 @@ class AccessHandlers:
                     " command works only if that setting is unset."
                 )
             )
-        await self._store_rule(request, INSTALLATION, "dm", None if value == "open" else value)
-        texts = {
+        await self._store_rule(request, INSTALLATION, "dm", None if dm_rule == "open" else dm_rule)
+        replies_by_rule = {
             "open": translatable("Everybody may write to me in private."),
             "closed": translatable(
                 "In private chats, I answer only operators and people with an allow rule."
@@ -267,7 +269,7 @@ class AccessHandlers:
                 "Anybody who writes to me in private gets a code; I answer once you approve it."
             ),
         }
-        return CommandResult(texts[value])
+        return CommandResult(replies_by_rule[dm_rule])
 
     @private_command(
         "access approve",
@@ -279,30 +281,30 @@ class AccessHandlers:
         self._require_operator(message)
         person, conversation = await self.pairing_codes.use_code(request.argument.upper(), message)
         await self._store_rule(request, INSTALLATION, f"paired person {person}", "given")
-        address, key = parse_address(conversation), f"{message.external_key}:approved"
-        start = (address, key, None, Person(person, ""), "/start", message.at, WakeReason.DM)
+        address, event_key = parse_address(conversation), f"{message.external_key}:approved"
+        fields = (address, event_key, None, Person(person, ""), "/start", message.at, WakeReason.DM)
         # The approved person is greeted in private.
-        await self.receive([IncomingMessage(*start, (address.channel,), is_private=True)])
+        await self.receive([IncomingMessage(*fields, (address.channel,), is_private=True)])
         return CommandResult(translatable("{person} may write to me in private.", person=person))
 
     def _require_operator(self, message: IncomingMessage) -> None:
         if message.author.id not in self.admins.admin_ids:
             raise UserError(_OPERATORS_ONLY_NOTICE)
 
-    def _read_rule(self, words: str, message: IncomingMessage) -> str:
+    def _parse_rule(self, typed_rule: str, message: IncomingMessage) -> str:
         """Parse a target such as "role 9", or a rule such as "command preset use role 9"."""
-        kind, _, arguments = words.partition(" ")
+        kind, _, arguments = typed_rule.partition(" ")
         if kind in {"tools", "model"}:
-            return f"{kind} {read_target(arguments.strip(), message)}"
+            return f"{kind} {parse_target(arguments.strip(), message)}"
         if kind != "command":
-            return read_target(words, message)
+            return parse_target(typed_rule, message)
         arguments = f"{arguments.removeprefix('/')} "
-        names = (one for one in self.commands if arguments.lower().startswith(f"{one} "))
-        name = max(names, key=len, default="")
-        if not name or name.startswith("access"):
+        matching_names = (one for one in self.commands if arguments.lower().startswith(f"{one} "))
+        command_name = max(matching_names, key=len, default="")
+        if not command_name or command_name.startswith("access"):
             raise UserError(_MISSING_COMMAND_NOTICE)
-        target = read_target(arguments[len(name) :].strip(), message)
-        return f"command {name} {target}"
+        target = parse_target(arguments[len(command_name) :].strip(), message)
+        return f"command {command_name} {target}"
 
     async def _find_changeable_scope(self, request: CommandRequest, place: str) -> str:
         """Return the scope to change; raises `UserError` if the author may not change it."""
@@ -321,18 +323,18 @@ class AccessHandlers:
         await request.store(self.rules.chat_settings, scope, f"{ACCESS_KEY_PREFIX}{name}", value)
 
 
-def read_target(words: str, message: IncomingMessage) -> str:
+def parse_target(typed_target: str, message: IncomingMessage) -> str:
     """Parse a target such as "role discord:9"; "" means the author of the replied-to message."""
     quote, platform = message.quote, message.address.platform
-    if not words and quote is not None and quote.author is not None:
+    if not typed_target and quote is not None and quote.author is not None:
         return f"person {quote.author.id}"
-    if match := _MENTION.fullmatch(words):
+    if match := _MENTION.fullmatch(typed_target):
         kind, source = _MENTION_KINDS[match["kind"]], None
-    elif match := _TYPED_TARGET.fullmatch(words):
+    elif match := _TYPED_TARGET.fullmatch(typed_target):
         kind = match["kind"] or ("channel" if match["id"].startswith("-") else "person")
         kind, source = kind.lower(), match["source"]  # an operator may name another platform
     else:
-        if not words.startswith("@") or len(message.mentions) != 1:
+        if not typed_target.startswith("@") or len(message.mentions) != 1:
             raise UserError(_MISSING_TARGET_NOTICE)
         platform, _, id_ = message.mentions[0].partition(":")
         if not id_.lstrip("&").isdecimal():  # Telegram gives the name, not the id
@@ -346,7 +348,7 @@ def describe_access(access: Access, message: IncomingMessage) -> Text:
     """Return a text that says whether the author may use the bot here, and by which rule."""
     if not access.rule:
         return translatable("You may use me here: no rule applies to you.")
-    placeholders = {"rule": access.rule, "where": _place_text(access.scope, message)}
+    placeholders = {"rule": access.rule, "where": _explain_place(access.scope, message)}
     if access.rule == "off":
         return translatable("I'm still switched off {place}.", place=placeholders["where"])
     if access.is_allowed:
@@ -360,11 +362,11 @@ def describe_access(access: Access, message: IncomingMessage) -> Text:
 
 def _split_place(argument: str) -> tuple[str, str]:
     """Split "@bob server" into the target "@bob" and the place "server" ("" if not given)."""
-    start, _, last_word = argument.rpartition(" ")
-    return (start.strip(), last_word.lower()) if last_word.lower() in _PLACES else (argument, "")
+    target, _, last_word = argument.rpartition(" ")
+    return (target.strip(), last_word.lower()) if last_word.lower() in _PLACES else (argument, "")
 
 
-def _place_text(scope: str, message: IncomingMessage) -> Text:
+def _explain_place(scope: str, message: IncomingMessage) -> Text:
     if scope == INSTALLATION:
         return translatable("everywhere")
     if scope == message.scopes[-1] and len(message.scopes) > 1:
@@ -377,7 +379,7 @@ def describe_rules(rules: Mapping[str, str]) -> Sequence[str]:
     return [
         _format_rule(name, value)
         for name, value in sorted(rules.items())
-        if not name.startswith((_CODE_PREFIX, _WRONG_PREFIX))
+        if not name.startswith((_CODE_PREFIX, _WRONG_CODES_PREFIX))
     ]
 
 
@@ -398,20 +400,20 @@ class PairingCodes:
         """Return the author's code, or a new one; "" if too many people are waiting."""
         person, source = message.author.id, message.address.source
         code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))
-        queue = await self._load_waiting_people()
-        if person not in queue:
-            if sum(parse_source(one[2]) == source for one in queue.values()) >= _MAX_CODES:
+        people = await self._load_waiting_people()
+        if person not in people:
+            if sum(parse_source(one[2]) == source for one in people.values()) >= _MAX_PENDING_CODES:
                 return ""
             expires_at = f"{self.clock.now() + _CODE_LIFETIME_SECONDS:.0f}"
             value = f"{code} {expires_at} {message.address.conversation}"
             await self._store_setting(f"{_CODE_PREFIX}{person}", value, person)
-            queue = await self._load_waiting_people()
+            people = await self._load_waiting_people()
         # If others got codes at the same time, the earliest codes are kept.
-        earliest_people = sorted(
-            (one[1], who) for who, one in queue.items() if parse_source(one[2]) == source
+        expiries_and_people = sorted(
+            (one[1], who) for who, one in people.items() if parse_source(one[2]) == source
         )
-        if person in [who for _, who in earliest_people[:_MAX_CODES]]:
-            return queue[person][0]
+        if person in [who for _, who in expiries_and_people[:_MAX_PENDING_CODES]]:
+            return people[person][0]
         await self._store_setting(f"{_CODE_PREFIX}{person}", None, person)
         return ""
 
@@ -421,21 +423,21 @@ class PairingCodes:
         Raises `UserError` if the code is wrong. The same message may use the code again, because a
         message may be handled again after a crash.
         """
-        operator, used_by = message.author.id, message.external_key
-        now, wrong_codes_key = self.clock.now(), f"{_WRONG_PREFIX}{operator}"
+        operator_id, message_key = message.author.id, message.external_key
+        now, wrong_codes_key = self.clock.now(), f"{_WRONG_CODES_PREFIX}{operator_id}"
         stored_settings = (await self.rules.load(()))[INSTALLATION]
         wrong_count, _, last_wrong_at = stored_settings.get(wrong_codes_key, "0 0").partition(" ")
         wrong_tries = int(wrong_count) if now - float(last_wrong_at) < _CODE_LIFETIME_SECONDS else 0
         if wrong_tries >= _MAX_WRONG_CODES:
             raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
-        waiting_people = await self._load_waiting_people(used_by)
+        waiting_people = await self._load_waiting_people(message_key)
         for person, (stored_code, expires_at, conversation) in waiting_people.items():
             if secrets.compare_digest(stored_code.encode(), code.encode()):
-                used_value = f"{code} {expires_at} {conversation} {used_by}"
-                await self._store_setting(f"{_CODE_PREFIX}{person}", used_value, person)
-                await self._store_setting(wrong_codes_key, None, operator)
+                used_code = f"{code} {expires_at} {conversation} {message_key}"
+                await self._store_setting(f"{_CODE_PREFIX}{person}", used_code, person)
+                await self._store_setting(wrong_codes_key, None, operator_id)
                 return person, conversation
-        await self._store_setting(wrong_codes_key, f"{wrong_tries + 1} {now}", operator)
+        await self._store_setting(wrong_codes_key, f"{wrong_tries + 1} {now}", operator_id)
         raise UserError(
             translatable("That code is unknown or has expired. A code works for only one hour.")
         )
@@ -456,6 +458,6 @@ class PairingCodes:
                 waiting_people[name.removeprefix(_CODE_PREFIX)] = code, expires_at, conversation
         return waiting_people
 
-    async def _store_setting(self, name: str, value: str | None, by: str) -> None:
+    async def _store_setting(self, name: str, value: str | None, author_id: str) -> None:
         settings, key = self.rules.chat_settings, f"{ACCESS_KEY_PREFIX}{name}"
-        await settings.set(INSTALLATION, key, value, by)
+        await settings.set(INSTALLATION, key, value, author_id)

@@ -32,8 +32,8 @@ from bot.value_class import value_class
 COMMANDS_THAT_READ_HISTORY = ("retry", "undo", "forget", "start")
 """The commands whose handlers read the newest turns of the history."""
 _MAX_QUOTED_CHARS = 60
-RETRY_OTHERS_ACTION = translatable("retry or undo a question that somebody else asked")
-RETRY_QUESTION = "retry question"
+RETRY_QUESTION_ACTION = translatable("retry or undo a question that somebody else asked")
+RETRY_AUDIT_NAME = "retry question"
 """The name in the audit log for a retry of somebody else's question."""
 
 
@@ -63,7 +63,7 @@ class NewestQuestionHandlers:
         question, earlier_turns = exchange.question, exchange.earlier_turns
         if not question.is_from(request.incoming.author):
             await self.admins.require(
-                request.incoming, RETRY_OTHERS_ACTION, audited_as=RETRY_QUESTION
+                request.incoming, RETRY_QUESTION_ACTION, audited_as=RETRY_AUDIT_NAME
             )
         if exchange.turns is not None:
             newest_count = exchange.turns.newer_count + exchange.turns.count
@@ -76,11 +76,11 @@ class NewestQuestionHandlers:
     @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
         exchange, message = _require_newest_exchange(request), request.incoming
-        is_own = exchange.question.is_from(message.author)
-        if not is_own or writes_as_group(message):  # unknown which admin asked it
+        is_own_question = exchange.question.is_from(message.author)
+        if not is_own_question or writes_as_group(message):  # unknown which admin asked it
             audited_as = "undo question"
             await self.admins.require(
-                message, RETRY_OTHERS_ACTION, needs_name=True, audited_as=audited_as
+                message, RETRY_QUESTION_ACTION, needs_name=True, audited_as=audited_as
             )
         quoted_text = first_chars(exchange.question.text, _MAX_QUOTED_CHARS)
         text = translatable("Removed from the conversation: “{text}”.", text=quoted_text)
@@ -98,12 +98,12 @@ def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
     A question whose answer failed takes precedence; next, a message of the command's author that
     has no answer yet; last, the question before the newest answers.
     """
-    turns, person = request.recent, request.incoming.author.id
-    failed_exchange = _find_failed_question(request.failed_questions, turns)
+    turns, author_id = request.recent, request.incoming.author.id
+    failed_exchange = _find_failed_exchange(request.failed_questions, turns)
     if failed_exchange is not None:
         return failed_exchange
     end = len(turns)
-    if turns and turns[-1].speaker is not None and turns[-1].speaker.id == person:
+    if turns and turns[-1].speaker is not None and turns[-1].speaker.id == author_id:
         return NewestExchange(turns[-1], (), TurnRange(0, 1))
     while end and turns[end - 1].role == "user":
         end -= 1
@@ -117,7 +117,7 @@ def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
     return NewestExchange(turns[start - 1], answers, turn_range)
 
 
-def _find_failed_question(
+def _find_failed_exchange(
     turns: Sequence[StoredTurn], recent: Sequence[Turn]
 ) -> NewestExchange | None:
     answered_ids = {one.message_id for one in recent if one.message_id}  # these have an answer
@@ -128,14 +128,14 @@ def _find_failed_question(
         return None
     question = newest.turn
     gathered_turns = [one for one in turns if one.turn.sent_as == question.sent_as]
-    identity = _question_identity(question)
-    repeats = [one for one in turns if _question_identity(one.turn) == identity]  # failed again
+    identity = _identify_question(question)
+    repeats = [one for one in turns if _identify_question(one.turn) == identity]  # failed again
     earlier_turns = tuple(one.turn for one in reversed(gathered_turns) if one is not newest)
-    ids = {one.id for one in (*gathered_turns, *repeats)}
-    return NewestExchange(question, (), None, earlier_turns, tuple(sorted(ids)))
+    turn_ids = {one.id for one in (*gathered_turns, *repeats)}
+    return NewestExchange(question, (), None, earlier_turns, tuple(sorted(turn_ids)))
 
 
-def _question_identity(question: Turn) -> object:
+def _identify_question(question: Turn) -> object:
     """Return a question's message id, or its text and speaker if a native command has no id."""
     return question.message_id or (question.text, question.speaker)
 
@@ -163,9 +163,9 @@ NOT_AUTHOR_NOTICE = translatable(
     "Only the person who asked the question, or an admin, can use this button."
 )
 NOT_REMEMBERED_NOTICE = translatable("I don't remember that message.")
-_CHANGE_OTHERS_ACTION = translatable("change the answer to somebody else's question")
-_SEE_OTHERS_ACTION = translatable("see the context of the answer to somebody else's question")
-_PRESS_OTHERS_ACTION = translatable("use the buttons of somebody else's question")
+_CHANGE_OTHERS_ANSWER_ACTION = translatable("change the answer to somebody else's question")
+_SEE_CONTEXT_ACTION = translatable("see the context of the answer to somebody else's question")
+_PRESS_OTHERS_BUTTONS_ACTION = translatable("use the buttons of somebody else's question")
 _COMMANDS_WITH_BUTTONS = frozenset({"preset", "settings", "forget", "new", "start", "memory"})
 """The commands whose replies have buttons of their own."""
 TYPING_HINTS = {
@@ -181,7 +181,7 @@ _CONFIRMATION_EXPIRED_NOTICE = translatable(
 NO_ACCESS_NOTICE = translatable("You may not use me here. /forget me and /export still work.")
 _ASKER_ONLY_NOTICE = translatable("Only the person who asked can use this button.")
 _CONFIRMATION_LIFETIME = timedelta(minutes=15)
-_MAX_TURNS_BEFORE = 400
+_MAX_EARLIER_TURNS = 400
 _AUTHOR_ONLY_ACTIONS = MENU_ACTIONS | {
     ButtonAction.FORGET,
     ButtonAction.KEEP_DATA,
@@ -190,7 +190,7 @@ _AUTHOR_ONLY_ACTIONS = MENU_ACTIONS | {
 _NEWEST_ANSWER_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
 _ALWAYS_ALLOWED_ACTIONS = {ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP_DATA}
 _AUDIT_NAMES = {
-    ButtonAction.RETRY: RETRY_QUESTION,
+    ButtonAction.RETRY: RETRY_AUDIT_NAME,
     ButtonAction.CONTINUE: "continue answer",
     ButtonAction.VERSION: "choose version",
     ButtonAction.DELETE: "delete answer",
@@ -213,77 +213,77 @@ class AnswerButtons:
 
     async def find_refusal_reason(self, press: ButtonPress) -> str | None:
         """Return why a press should be refused, before it is stored, or None to accept it."""
-        data = parse_button(press)
+        button = parse_button(press)
         try:
             reason: str | None = await self.limit(press) if self.limit is not None else None
-            if reason is None and data is not None:
-                if data.action is ButtonAction.STOP:
-                    await self._check_stop(press, data)
+            if reason is None and button is not None:
+                if button.action is ButtonAction.STOP:
+                    await self._check_stop_press(press, button)
                 else:
-                    await self.find(press, data)
-                if data.action in FORM_ACTIONS and not press.values:  # the platform has no forms
-                    reason = TYPING_HINTS[data.action]
+                    await self.find(press, button)
+                if button.action in FORM_ACTIONS and not press.values:  # the platform has no forms
+                    reason = TYPING_HINTS[button.action]
         except UserError as error:
             reason = error.text
         except StoreError:  # the press is checked again before it takes effect
             return None
         return None if reason is None else translate(reason, supported_language(press.locale))
 
-    async def find(self, press: ButtonPress, data: ButtonData) -> Exchange:
+    async def find(self, press: ButtonPress, button: ButtonData) -> Exchange:
         """Return the exchange that a button belongs to; raise `UserError` to refuse the press."""
-        is_checked = data.action not in _ALWAYS_ALLOWED_ACTIONS
-        if is_checked and await self.access.find_refusal(press) is not None:
+        needs_access = button.action not in _ALWAYS_ALLOWED_ACTIONS
+        if needs_access and await self.access.find_refusal(press) is not None:
             raise UserError(NO_ACCESS_NOTICE)
         press = await self.route(press)
-        key, load = press.address.conversation, self.conversations.load_exchange_by_part
-        exchange = await load(key, data.part, _MAX_TURNS_BEFORE)
+        history_key, load = press.address.conversation, self.conversations.load_exchange_by_part
+        exchange = await load(history_key, button.part, _MAX_EARLIER_TURNS)
         if exchange is None:
             raise UserError(BUTTON_GONE_NOTICE)
         author = exchange.question.turn.speaker
-        if data.action in _AUTHOR_ONLY_ACTIONS and author is not None:
+        if button.action in _AUTHOR_ONLY_ACTIONS and author is not None:
             # People who write as the group itself press buttons under their own names.
             is_anonymous = is_group_author(author, press.address) and not press.is_private
-            if is_anonymous and data.action in MENU_ACTIONS:
-                await self._check_author(press, ())
+            if is_anonymous and button.action in MENU_ACTIONS:
+                await self._check_presser(press, ())
             elif author.id != press.author.id:
                 raise UserError(_ASKER_ONLY_NOTICE)
         else:
-            await self._check_author(press, {author.id} if author is not None else set())
+            await self._check_presser(press, {author.id} if author is not None else set())
         asked_at = press.shown_at or exchange.question.turn.at
-        if data.action is ButtonAction.FORGET and press.at - asked_at > _CONFIRMATION_LIFETIME:
+        if button.action is ButtonAction.FORGET and press.at - asked_at > _CONFIRMATION_LIFETIME:
             raise UserError(_CONFIRMATION_EXPIRED_NOTICE)
-        if data.action in _NEWEST_ANSWER_ACTIONS and exchange.answers and not exchange.is_newest:
+        if button.action in _NEWEST_ANSWER_ACTIONS and exchange.answers and not exchange.is_newest:
             raise UserError(CONVERSATION_MOVED_ON_NOTICE)
         return exchange
 
-    async def find_changeable(self, press: ButtonPress, data: ButtonData) -> Exchange:
+    async def find_changeable_exchange(self, press: ButtonPress, button: ButtonData) -> Exchange:
         """Return a button's exchange, and audit admins who change other people's answers."""
-        exchange = await self.find(press, data)
-        audited_as = _AUDIT_NAMES.get(data.action)
+        exchange = await self.find(press, button)
+        audited_as = _AUDIT_NAMES.get(button.action)
         if audited_as is not None and not exchange.question.turn.is_from(press.author):
             await self.admins.record_admin_action(press, audited_as)
         return exchange
 
-    async def find_quoted(self, message: IncomingMessage) -> tuple[StoredTurn, Exchange]:
+    async def find_quoted_exchange(self, message: IncomingMessage) -> tuple[StoredTurn, Exchange]:
         """Return the quoted turn with its question and answers; raises `UserError` if unknown."""
         conversation, exchange = message.address.conversation, None
-        reader = Claim(conversation, 0, "")  # this claim can only read
+        read_only_claim = Claim(conversation, 0, "")  # this claim can only read
         message_id = (message.quote.message_id if message.quote is not None else None) or ""
-        conversations, max_turns = self.conversations, _MAX_TURNS_BEFORE
-        turns = await conversations.find_turns(reader, [message_id])
-        quoted = next((one for one in turns if not _has_own_buttons(one.turn)), None)
-        if quoted is not None and quoted.turn.role == "user" and not quoted.turn.sent_as:
-            exchange = await conversations.load_exchange(reader, message_id, max_turns)
-        elif quoted is not None:
-            part = quoted.turn.sent_as[-1]
+        conversations, max_turns = self.conversations, _MAX_EARLIER_TURNS
+        turns = await conversations.find_turns(read_only_claim, [message_id])
+        turn = next((one for one in turns if not _has_own_buttons(one.turn)), None)
+        if turn is not None and turn.turn.role == "user" and not turn.turn.sent_as:
+            exchange = await conversations.load_exchange(read_only_claim, message_id, max_turns)
+        elif turn is not None:
+            part = turn.turn.sent_as[-1]
             exchange = await conversations.load_exchange_by_part(conversation, part, max_turns)
-        if quoted is None or exchange is None:
+        if turn is None or exchange is None:
             raise UserError(NOT_REMEMBERED_NOTICE)
-        return quoted, exchange
+        return turn, exchange
 
-    async def text_to_edit(self, message: IncomingMessage) -> str:
+    async def find_text_to_edit(self, message: IncomingMessage) -> str:
         """Return the quoted message's text; raises `UserError` if the author may not edit it."""
-        quoted_turn, exchange = await self.find_quoted(message)
+        quoted_turn, exchange = await self.find_quoted_exchange(message)
         await self.check_editor(message, quoted_turn, exchange)
         return quoted_turn.turn.text
 
@@ -299,20 +299,20 @@ class AnswerButtons:
 
         Messages may be edited by their authors, and answers by the asker and by admins.
         """
-        is_message = turn.turn.role == "user"
-        if is_message and turn.turn.sent_as:
+        is_user_message = turn.turn.role == "user"
+        if is_user_message and turn.turn.sent_as:
             raise UserError(NOT_REMEMBERED_NOTICE)
-        is_own = exchange.question.turn.is_from(message.author)
-        if is_own and not (is_message and writes_as_group(message)):
+        is_own_question = exchange.question.turn.is_from(message.author)
+        if is_own_question and not (is_user_message and writes_as_group(message)):
             return
-        if is_message:  # as the group: unknown which admin wrote it
+        if is_user_message:  # as the group: unknown which admin wrote it
             raise UserError(translatable("Only the person who wrote that message can change it."))
-        await self.admins.require(message, _CHANGE_OTHERS_ACTION, audited_as=audited_as)
+        await self.admins.require(message, _CHANGE_OTHERS_ANSWER_ACTION, audited_as=audited_as)
 
     async def is_asker(self, message: IncomingMessage) -> bool:
         """Return whether the command's author asked the question of the quoted answer."""
         try:
-            quoted_turn, exchange = await self.find_quoted(message)
+            quoted_turn, exchange = await self.find_quoted_exchange(message)
         except UserError:
             return False
         return quoted_turn.turn.role != "user" and exchange.question.turn.is_from(message.author)
@@ -320,33 +320,33 @@ class AnswerButtons:
     async def check_asker(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if the author of the command is neither the asker nor an admin."""
         if not exchange.question.turn.is_from(message.author):
-            await self.admins.require(message, RETRY_OTHERS_ACTION, audited_as=RETRY_QUESTION)
+            await self.admins.require(message, RETRY_QUESTION_ACTION, audited_as=RETRY_AUDIT_NAME)
 
     async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if a personal history belongs to somebody else, except for admins."""
-        is_own = exchange.question.turn.is_from(message.author)
-        if message.address.has_personal_history and not is_own:
-            await self.admins.require(message, _SEE_OTHERS_ACTION, audited_as="read context")
+        is_own_question = exchange.question.turn.is_from(message.author)
+        if message.address.has_personal_history and not is_own_question:
+            await self.admins.require(message, _SEE_CONTEXT_ACTION, audited_as="read context")
 
-    async def _check_stop(self, press: ButtonPress, data: ButtonData) -> None:
+    async def _check_stop_press(self, press: ButtonPress, button: ButtonData) -> None:
         address = press.address
-        key = data.part.removeprefix(f"{address.source}:").rpartition("/")[0]
-        events = await self.inbox.find_in_progress(address, key)
-        if not events:
+        event_key = button.part.removeprefix(f"{address.source}:").rpartition("/")[0]
+        events_in_progress = await self.inbox.find_in_progress(address, event_key)
+        if not events_in_progress:
             raise UserError(translatable("No answer is being written here."))
         authors = (
             one.said.author if isinstance(one, MessageEdit) else one.author
-            for one in events
+            for one in events_in_progress
             if isinstance(one, IncomingMessage | ButtonPress | ChatJoin | MessageEdit)
         )
-        await self._check_author(press, {one.id for one in authors if one is not None})
+        await self._check_presser(press, {one.id for one in authors if one is not None})
 
-    async def _check_author(self, press: ButtonPress, author_ids: Collection[str]) -> None:
+    async def _check_presser(self, press: ButtonPress, author_ids: Collection[str]) -> None:
         if press.author.id in author_ids:
             return
         is_admin = await self.admins.is_known_admin(press)
         if is_admin is None:
-            raise UserError(unknown_admin_notice(press, _PRESS_OTHERS_ACTION))
+            raise UserError(unknown_admin_notice(press, _PRESS_OTHERS_BUTTONS_ACTION))
         if not is_admin:
             raise UserError(NOT_AUTHOR_NOTICE)
 

@@ -52,16 +52,16 @@ _NO_CHARACTERS_NOTICE = translatable("There are no characters here yet. /charact
 _TOO_LONG_NOTICE = translatable(
     "This character's text is too long for a form; attach a character card instead."
 )
-_DESCRIPTION_CHARS = 100
-_field = partial(CommandOption, required=False)
-_CARD_OPTION = _field("card", marked("a character card: PNG, JSON or CHARX"), is_file=True)
+_MAX_SUMMARY_CHARS = 100
+_make_option = partial(CommandOption, required=False)
+_CARD_OPTION = _make_option("card", marked("a character card: PNG, JSON or CHARX"), is_file=True)
 _NAME_OPTION = CommandOption("name", marked("the character"), can_suggest=True)
 _FORM_OPTIONS = (
-    _field("persona", marked("who the character is"), form_chars=4000),
-    _field("greeting", marked("the character's first message"), form_chars=4000),
-    _field("picture", marked("a link to the character's picture"), form_chars=500),
+    _make_option("persona", marked("who the character is"), form_chars=4000),
+    _make_option("greeting", marked("the character's first message"), form_chars=4000),
+    _make_option("picture", marked("a link to the character's picture"), form_chars=500),
 )
-_NEW_NAME_OPTION = _field("name", marked("the character's name"), form_chars=MAX_NAME_CHARS)
+_NEW_NAME_OPTION = _make_option("name", marked("the character's name"), form_chars=MAX_NAME_CHARS)
 _PRESET_KEYS = ("persona", "greeting", "avatar")
 _CARD_KEYS = ("name", "description", "first_mes", "avatar")
 
@@ -84,10 +84,10 @@ class CharacterHandlers:
         "character list",
         marked("list your own characters (in a private chat) or those of this server"),
     )
-    async def _list(self, request: CommandRequest) -> CommandResult:
+    async def _list_characters(self, request: CommandRequest) -> CommandResult:
         active = request.active.names
-        characters = await self.resolver.characters.descriptions(character_owner(request.incoming))
-        lines = [preset_line(name, description, active) for name, description in characters.items()]
+        summaries = await self.resolver.characters.descriptions(character_owner(request.incoming))
+        lines = [preset_line(name, description, active) for name, description in summaries.items()]
         return CommandResult(join_texts(lines) if lines else _NO_CHARACTERS_NOTICE)
 
     @admin_command(
@@ -95,10 +95,10 @@ class CharacterHandlers:
         marked("make a character from a card that you attach or from a form (admins)"),
         *(_CARD_OPTION, _NEW_NAME_OPTION, *_FORM_OPTIONS),
     )
-    async def _add(self, request: CommandRequest) -> CommandResult:
+    async def _add_character(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self._require_character_permission(incoming)
-        fields = _form_fields(request.argument)
+        fields = _split_form_fields(request.argument)
         card = await self.download_attached_file(incoming)
         if card is None:
             if len(fields) < 2:  # name and persona are required
@@ -114,12 +114,12 @@ class CharacterHandlers:
     @admin_command(
         "character use", marked("make a character answer in this channel (admins)"), _NAME_OPTION
     )
-    async def _use(self, request: CommandRequest) -> CommandResult:
+    async def _use_character(self, request: CommandRequest) -> CommandResult:
         incoming, owner = request.incoming, character_owner(request.incoming)
         await self.admins.require(incoming, _CHOOSE_CHARACTERS_ACTION)
         name = await self.find_full_name(request.argument, owner, "/character use")
         preset = await self._load_for_chat(request, name)
-        await self.resolver.set_active(request.scope, [preset], **request.change_author)
+        await self.resolver.set_active(request.scope, [preset], **request.author_arguments)
         text = translatable("{name} will answer here from now on.", name=preset.shown_name)
         return await Greetings(self.resolver).begin_session(text, preset, incoming)
 
@@ -128,10 +128,10 @@ class CharacterHandlers:
         marked("change a character with a form, or with another card (admins)"),
         *(_NAME_OPTION, _CARD_OPTION, *_FORM_OPTIONS),
     )
-    async def _edit(self, request: CommandRequest) -> CommandResult:
+    async def _edit_character(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self._require_character_permission(incoming)
-        typed_name, *fields = _form_fields(request.argument) or [""]
+        typed_name, *fields = _split_form_fields(request.argument) or [""]
         name = await self.find_full_name(typed_name, character_owner(incoming), "/character edit")
         if (card := await self.download_attached_file(incoming)) is not None:
             preset = await self._convert_card(card, incoming)
@@ -152,7 +152,7 @@ class CharacterHandlers:
         marked("copy one of your private characters to this server (admins)"),
         _NAME_OPTION,
     )
-    async def _share(self, request: CommandRequest) -> CommandResult:
+    async def _share_character(self, request: CommandRequest) -> CommandResult:
         incoming = request.incoming
         await self._require_character_permission(incoming)
         if incoming.is_private:
@@ -162,11 +162,11 @@ class CharacterHandlers:
         return _ready_reply(await self._store_as_new(request, preset))
 
     @admin_command("character remove", marked("delete a character for good (admins)"), _NAME_OPTION)
-    async def _remove(self, request: CommandRequest) -> CommandResult:
+    async def _remove_character(self, request: CommandRequest) -> CommandResult:
         await self._require_character_permission(request.incoming)
         owner = character_owner(request.incoming)
         name = await self.find_full_name(request.argument, owner, "/character remove")
-        await self.resolver.characters.announce(name, "", "", **request.change_author)
+        await self.resolver.characters.announce(name, "", "", **request.author_arguments)
         await self.versions.delete(name)
         text = translatable("{name} was deleted.", name=display_name(name))
         return CommandResult(text, changes_channel=True)
@@ -201,20 +201,20 @@ class CharacterHandlers:
         if not message.is_private:
             await self.admins.require(message, _CHANGE_CHARACTERS_ACTION)
 
-    async def find_full_name(self, word: str, owner: str, usage: str) -> str:
+    async def find_full_name(self, typed_name: str, owner: str, usage: str) -> str:
         """Return the full name of an owner's character. Raises `UserError` if there is none.
 
         `usage` is the start of the command, for an example in the error message.
         """
-        if not word.strip():
+        if not typed_name.strip():
             text = translatable("Which character? For example: {example}", example=f"{usage} Nora")
             raise UserError(text)
         names = await self.resolver.characters.descriptions(owner)
-        wanted_id = preset_id(word.strip())
+        typed_id = preset_id(typed_name.strip())
         for name in names:
-            if preset_id(display_name(name)) == wanted_id:
+            if preset_id(display_name(name)) == typed_id:
                 return name
-        raise _missing_character_error(word, [display_name(one) for one in names])
+        raise _missing_character_error(typed_name, [display_name(one) for one in names])
 
     async def load_newest_version(self, name: str) -> Preset:
         """Return the newest version of a character. `name` is the full name of its preset."""
@@ -235,13 +235,13 @@ class CharacterHandlers:
             return None
         max_size = self.max_card_bytes
         try:
-            data = await self.download(message.address, files[0], max_size + 1)
+            content = await self.download(message.address, files[0], max_size + 1)
         except PlatformError:
             raise UserError(_UNREACHABLE_NOTICE) from None
-        if len(data) > max_size:
+        if len(content) > max_size:
             text = translatable("A file may have up to {limit} KiB.", limit=f"{max_size // 1024:,}")
             raise UserError(text)
-        return data
+        return content
 
     async def _convert_card(self, card: bytes, message: IncomingMessage) -> Preset:
         """Convert a character card to a preset in a child process; raises `UserError`."""
@@ -274,8 +274,8 @@ class CharacterHandlers:
 
     async def _load_for_chat(self, request: CommandRequest, name: str) -> Preset:
         """Return a character's preset, adapted to this chat; `name` is its full name."""
-        behavior = self.resolver.find_behavior_preset(request.active)
-        preset_and_version = await self.resolver.characters.find(name, behavior)
+        behavior_preset = self.resolver.find_behavior_preset(request.active)
+        preset_and_version = await self.resolver.characters.find(name, behavior_preset)
         if preset_and_version is None:
             raise _missing_character_error(display_name(name))
         return preset_and_version[0]
@@ -283,13 +283,17 @@ class CharacterHandlers:
     async def _store_as_new(self, request: CommandRequest, preset: Preset) -> Preset:
         """Store a new character under an unused name; a retry after a crash adds no duplicate."""
         owner = character_owner(request.incoming)
-        own_names = await self.resolver.characters.descriptions(owner)
+        existing_names = await self.resolver.characters.descriptions(owner)
         max_characters = self.max_per_person if request.incoming.is_private else self.max_per_server
-        operator_keys = set(map(_confusable_key, (*self.resolver.presets, *self.resolver.disabled)))
-        names = {_confusable_key(display_name(one)): one for one in own_names}
+        operator_preset_keys = set(
+            map(_confusable_key, (*self.resolver.presets, *self.resolver.disabled))
+        )
+        names = {_confusable_key(display_name(one)): one for one in existing_names}
         number, new_preset = 1, preset
-        while (key := _confusable_key(new_preset.name)) in operator_keys or key in names:
-            latest = await self.versions.newest(names[key]) if key not in operator_keys else None
+        while (key := _confusable_key(new_preset.name)) in operator_preset_keys or key in names:
+            latest = (
+                await self.versions.newest(names[key]) if key not in operator_preset_keys else None
+            )
             if latest is not None and latest.content == export_preset(new_preset):
                 break
             number += 1
@@ -297,12 +301,12 @@ class CharacterHandlers:
             name = preset.name[: MAX_NAME_CHARS - len(suffix)].rstrip() + suffix
             new_preset = preset.model_copy(update={"name": name})
         name = f"{owner}{OWNER_SEPARATOR}{new_preset.name}"
-        if name not in own_names and len(own_names) >= max_characters:
+        if name not in existing_names and len(existing_names) >= max_characters:
             raise UserError(
                 translatable(
                     "There are {count} characters here already, and no more are allowed."
                     " /character remove makes room.",
-                    count=len(own_names),
+                    count=len(existing_names),
                 )
             )
         await self.save(request, new_preset, name)
@@ -312,9 +316,9 @@ class CharacterHandlers:
         """Store a character's next version under the full name of its preset, and announce it."""
         content, owner = export_preset(preset), name.rpartition(OWNER_SEPARATOR)[0]
         await self.versions.save([PresetVersion(name, content, 1, owner)])
-        summary = " ".join(preset.description[:_DESCRIPTION_CHARS].split())
+        summary = " ".join(preset.description[:_MAX_SUMMARY_CHARS].split())
         summary += f"\t{preset.avatar or ''}"
-        await self.resolver.characters.announce(name, content, summary, **request.change_author)
+        await self.resolver.characters.announce(name, content, summary, **request.author_arguments)
 
 
 def _ready_reply(preset: Preset) -> CommandResult:
@@ -324,7 +328,7 @@ def _ready_reply(preset: Preset) -> CommandResult:
     return CommandResult(text, changes_channel=True)
 
 
-def _form_fields(text: str) -> list[str]:
+def _split_form_fields(text: str) -> list[str]:
     """Split typed text at each `|`, or a submitted form into all its fields, even empty ones."""
     if FIELD_SEPARATOR in text:
         fields = [one.strip() for one in text.split(FIELD_SEPARATOR)]

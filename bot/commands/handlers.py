@@ -53,7 +53,7 @@ _SEE_PROMPT_ACTION = translatable("see the exact prompt, because it contains my 
 @dataclass(eq=False)
 class CommandHandlers:
     admins: AdminCheck
-    context: ContextView
+    context_view: ContextView
     decisions: DecisionLog
     dead_letters: DeadLetters
     privacy_notice: PrivacyNotice
@@ -69,8 +69,8 @@ class CommandHandlers:
     """The objects with the other handlers."""
 
     def __post_init__(self) -> None:
-        own_handlers = (self, self.admins, self.menus, self.history_scope, self.memories)
-        self._handlers = handlers_by_command(*own_handlers, *self.other_handlers)
+        handler_objects = (self, self.admins, self.menus, self.history_scope, self.memories)
+        self._handlers = handlers_by_command(*handler_objects, *self.other_handlers)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; on failure, raise `UserError` with a text for its author."""
@@ -81,7 +81,7 @@ class CommandHandlers:
             if group is not None:
                 raise UserError(_unknown_action(group, request.command.text.partition(" ")[0]))
             raise UserError(_unknown_command(command.name))
-        command, message = _check_choice(command), request.incoming
+        command, message = _normalize_choice(command), request.incoming
         if await self.access.may_run_admin_command(message, command.name):  # as if by an admin
             message = replace(message, author_is_admin=True)
         return await handler(replace(request, command=command, incoming=message))
@@ -90,7 +90,7 @@ class CommandHandlers:
         """Return the first message in a new chat: a greeting and, in groups, the privacy notice."""
         preset, count, is_private = active.first.preset, len(active.presets), arrival.opens_chat
         has_greeting = bool(preset.greetings_among(count))
-        text = "" if has_greeting else _introduction(preset, is_private=is_private)
+        text = "" if has_greeting else _introduce(preset, is_private=is_private)
         result = await self.greetings.add(CommandResult(text), preset, arrival, count)
         notice = None if is_private else await self.privacy_notice.join_notice(arrival)
         return replace(result, text=join_texts(filter(None, [result.text, notice]), "\n\n"))
@@ -104,14 +104,14 @@ class CommandHandlers:
         )
         lines = await self.decisions.describe_recent(request.incoming.address.channel)
         reasons = await self.dead_letters.refusals(request.incoming.address.lane)
-        refusals = [
+        refusal_lines = [
             translatable("⚠ Not delivered here: “{reason}”", reason=one)
             for one in reversed(reasons)
         ]
-        if not (lines or refusals):
+        if not (lines or refusal_lines):
             raise UserError(translatable("I haven't seen any messages here recently."))
-        scope = await self.history_scope.describe(request.incoming.scopes)
-        return CommandResult(join_texts([scope, *lines, *refusals]))
+        scope = await self.history_scope.describe_current_scope(request.incoming.scopes)
+        return CommandResult(join_texts([scope, *lines, *refusal_lines]))
 
     @command(
         "new",
@@ -122,13 +122,13 @@ class CommandHandlers:
         changes_channel=True,
     )
     async def _begin_new_session(self, request: CommandRequest) -> CommandResult:
-        number = _greeting_number(request.argument, request.active)
+        number = _parse_greeting_number(request.argument, request.active)
         text = translatable("A new conversation has started.")
         result = CommandResult(text, new_session=True, changes_channel=True)
         return await self.greetings.add_active(result, request, number)
 
     @command("stop", marked("stop the answer that is being written; the text so far stays"))
-    async def _stop(self, request: CommandRequest) -> CommandResult:
+    async def _stop_answer(self, request: CommandRequest) -> CommandResult:
         """Report the outcome of a /stop, which took effect before this handler ran."""
         match request.stop:
             case StopOutcome.STOPPED:
@@ -167,45 +167,45 @@ class CommandHandlers:
     async def _show_context(self, request: CommandRequest) -> CommandResult:
         incoming, conversation = request.incoming, request.incoming.address.conversation
         if not request.argument:
-            for_admin = await self.admins.may_see_prompts(incoming)
-            description = await self.context.show(
-                conversation, is_for_admin=for_admin, answered_at=request.answered_at
+            is_for_admin = await self.admins.may_see_prompts(incoming)
+            description = await self.context_view.show(
+                conversation, is_for_admin=is_for_admin, answered_at=request.answered_at
             )
             return CommandResult(description)
         await self.admins.require_prompt_access(incoming, _SEE_PROMPT_ACTION)
-        text, file = await self.context.export_prompts(conversation)
+        text, prompt_file = await self.context_view.export_prompts(conversation)
         await self.admins.record_admin_action(incoming, "read prompt")
-        return CommandResult(text, file=file)
+        return CommandResult(text, file=prompt_file)
 
     @command("start")  # sent by Telegram's Start button
-    async def _start(self, request: CommandRequest) -> CommandResult:
+    async def _introduce_bot(self, request: CommandRequest) -> CommandResult:
         """Explain how to begin; in a new conversation, the character also greets."""
         preset = request.active.first.preset
         hint = translatable("/help lists what I can do, /new starts a new conversation.")
         if len(preset.greetings_among(len(request.active.members))) > 1:
             hint = translatable("/help lists what I can do, /new 2 starts with another greeting.")
-        introduction = _introduction(preset, is_private=request.incoming.is_private)
-        result = CommandResult(join_texts([introduction, hint, *_form_usage(preset)]))
-        is_begun = not all(turn.observed for turn in request.recent)
-        return result if is_begun else await self.greetings.add_active(result, request)
+        introduction = _introduce(preset, is_private=request.incoming.is_private)
+        result = CommandResult(join_texts([introduction, hint, *_describe_form(preset)]))
+        has_begun = not all(turn.observed for turn in request.recent)
+        return result if has_begun else await self.greetings.add_active(result, request)
 
     @command("help", marked("list all commands"))
-    async def _help(self, request: CommandRequest) -> CommandResult:
+    async def _list_commands(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
-        commands = [*COMMANDS, *self.platform_commands.get(request.incoming.address.platform, ())]
+        specs = [*COMMANDS, *self.platform_commands.get(request.incoming.address.platform, ())]
         lines = [
-            _introduction(preset, is_private=request.incoming.is_private),
+            _introduce(preset, is_private=request.incoming.is_private),
             *(
                 translatable(
                     "/{name} – {summary}", name=spec.name, summary=to_translatable(spec.summary)
                 )
-                for spec in commands
+                for spec in specs
             ),
         ]
-        return CommandResult(join_texts([*lines, *_form_usage(preset)]))
+        return CommandResult(join_texts([*lines, *_describe_form(preset)]))
 
 
-def _form_usage(preset: Preset) -> Sequence[Text]:
+def _describe_form(preset: Preset) -> Sequence[Text]:
     prompter = build_prompter(preset)
     if prompter is None:
         return ()
@@ -230,7 +230,7 @@ def has_private_reply(command: Command) -> bool:
     return spec is not None and spec.is_private
 
 
-def _check_choice(command: Command) -> Command:
+def _normalize_choice(command: Command) -> Command:
     """Return a command with its choice in lower case; raises `UserError` for other words.
 
     Commands without choices, or with several options, are returned unchanged.
@@ -239,9 +239,9 @@ def _check_choice(command: Command) -> Command:
     if len(options) != 1 or not options[0].choices:
         return command
     if choice not in options[0].choices and (choice or options[0].required):
-        choices = to_translatable(options[0].summary)
+        choice_list = to_translatable(options[0].summary)
         raise UserError(
-            translatable("Use /{command} {choices}.", command=command.name, choices=choices)
+            translatable("Use /{command} {choices}.", command=command.name, choices=choice_list)
         )
     return Command(command.name, choice)
 
@@ -266,7 +266,7 @@ def _unknown_command(name: str) -> Text:
     return translatable("There is no command /{name}; /help lists them all.", name=name[:32])
 
 
-def _introduction(preset: Preset, *, is_private: bool) -> Text:
+def _introduce(preset: Preset, *, is_private: bool) -> Text:
     name = preset.character_name
     if is_private:
         return translatable("I am {name}. Write to me here.", name=name)
@@ -275,19 +275,19 @@ def _introduction(preset: Preset, *, is_private: bool) -> Text:
     )
 
 
-def _greeting_number(argument: str, active: ActiveCharacters) -> int | None:
+def _parse_greeting_number(argument: str, active: ActiveCharacters) -> int | None:
     if not argument:
         return None
     preset = active.first.preset
-    count = len(preset.greetings_among(len(active.members)))
+    greeting_count = len(preset.greetings_among(len(active.members)))
     is_number = argument.isascii() and argument.isdecimal()
-    if is_number and len(argument) <= _MAX_GREETING_DIGITS and 1 <= int(argument) <= count:
+    if is_number and len(argument) <= _MAX_GREETING_DIGITS and 1 <= int(argument) <= greeting_count:
         return int(argument)
     raise UserError(
         translatable(
             "Greetings of {name}: {count}. Send /new, or /new and the number of a greeting.",
             name=preset.character_name,
-            count=count,
+            count=greeting_count,
         )
     )
 

@@ -49,10 +49,10 @@ MEMORY_GROUP = CommandSpec(
     is_private=True,
     default_action="list",
 )
-_PAGE_SIZE, _MAX_LISTED = 10, 40
-_LISTED_CHARS, _LABEL_CHARS = 150, 60
-_SHOW_KEY, _LORE_KEY = "s", "l"
-_ACTION_BY_CODE = {_SHOW_KEY: "show", "p": "pin", "f": "forget", "w": "widen", _LORE_KEY: "lore"}
+_PAGE_SIZE, _MAX_LISTED_MEMORIES = 10, 40
+_MAX_LISTED_CHARS, _MAX_LABEL_CHARS = 150, 60
+_SHOW_CODE, _LORE_CODE = "s", "l"
+_ACTION_BY_CODE = {_SHOW_CODE: "show", "p": "pin", "f": "forget", "w": "widen", _LORE_CODE: "lore"}
 _MENU_VALUE = re.compile(rf"([{''.join(_ACTION_BY_CODE)}])(\d{{1,9}})")
 """Matches the value of a menu option: an action's letter, then a memory's number."""
 _LIST_COMMAND = re.compile(r"/memory(?: (?:list|lore)(?: .*)?| show (?!#?\d+$).*)?", re.DOTALL)
@@ -121,20 +121,22 @@ class MemoryHandlers:
     )
     async def list_memories(self, request: CommandRequest) -> CommandResult:
         """List memories: the asker's, those that may be known in this chat, or a character's."""
-        message, word = request.incoming, request.argument
-        memories = await self.memories.visible(_message_reader(message))
-        if word.lower() in {"", "mine"}:
+        message, argument = request.incoming, request.argument
+        memories = await self.memories.visible(_create_reader(message))
+        if argument.lower() in {"", "mine"}:
             own_memories = [one for one in memories if _concerns_person(message.author.id, one)]
             heading = translatable(
                 "Memories that come from you or are about you: {count}", count=len(own_memories)
             )
             return self._show_page(request, heading, own_memories)
-        local = [one for one in memories if _may_be_known_at(_message_place(message), one)]
-        if word.lower() == "here":
-            heading = translatable("Memories that I may use here: {count}", count=len(local))
-            return self._show_page(request, heading, local)
-        preset = await self.characters.resolver.find_in_channel(word, message, request.active)
-        known_memories = [one for one in local if _is_known_to_character(preset.name, one)]
+        local_memories = [one for one in memories if _may_be_known_at(_find_place(message), one)]
+        if argument.lower() == "here":
+            heading = translatable(
+                "Memories that I may use here: {count}", count=len(local_memories)
+            )
+            return self._show_page(request, heading, local_memories)
+        preset = await self.characters.resolver.find_in_channel(argument, message, request.active)
+        known_memories = [one for one in local_memories if _is_known_to_character(preset.name, one)]
         placeholders = {"name": preset.character_name, "count": len(known_memories)}
         heading = translatable("Memories of {name} that you may see: {count}", **placeholders)
         return self._show_page(request, heading, known_memories)
@@ -148,7 +150,7 @@ class MemoryHandlers:
         """Show a memory with its source and audience, or what a character knows."""
         if _parse_number(request.argument) is None:
             return await self.list_memories(request)
-        return await self._show_detail(request, await self._find_by_number(request))
+        return await self._show_memory(request, await self._find_by_number(request))
 
     @private_command("memory who", marked("show who may know a memory"), _NUMBER_OPTION)
     async def show_who_knows(self, request: CommandRequest) -> CommandResult:
@@ -180,12 +182,12 @@ class MemoryHandlers:
         else:
             problem = translatable("I don't know that message, so I can't remember it.")
             raise UserError(problem)
-        stored_memory = await self._store(message, new_memory)
-        return await self._show_detail(request, stored_memory, translatable("I will remember:"))
+        stored_memory = await self._store_memory(message, new_memory)
+        return await self._show_memory(request, stored_memory, translatable("I will remember:"))
 
     async def remember_reaction(self, press: ButtonPress, turn: Turn) -> None:
         """Remember a message because somebody reacted to it; raises `UserError`."""
-        await self._store(press, await self._create_quotation(press, turn))
+        await self._store_memory(press, await self._create_quotation(press, turn))
 
     @private_command(
         "memory correct",
@@ -197,9 +199,9 @@ class MemoryHandlers:
         """Replace a memory's text."""
         memory, message = await self._find_by_number(request), request.incoming
         text = _check_text(request.argument.partition(" ")[2])
-        reader, embedding = _message_reader(message), await self._embed(text)
+        reader, embedding = _create_reader(message), await self._embed(text)
         new_memory = await self.memories.correct(memory.id, reader, text, embedding)
-        return await self._show_detail(request, new_memory, translatable("Corrected."))
+        return await self._show_memory(request, new_memory, translatable("Corrected."))
 
     @private_command(
         "memory pin",
@@ -209,9 +211,9 @@ class MemoryHandlers:
     async def pin(self, request: CommandRequest) -> CommandResult:
         """Pin a memory, or unpin it."""
         memory = await self._find_by_number(request)
-        reader = await self._request_reader(request)
+        reader = await self._load_reader(request)
         new_memory = await self.memories.change(memory.id, reader, is_pinned=not memory.is_pinned)
-        return await self._show_detail(request, new_memory)
+        return await self._show_memory(request, new_memory)
 
     @private_command(
         "memory forget",
@@ -225,11 +227,11 @@ class MemoryHandlers:
             action = translatable("delete what I remember about others")
             admins, audit_name = self.characters.admins, "forget memory"
             await admins.require(message, action, needs_name=True, audited_as=audit_name)
-        reader = await self._request_reader(request)
+        reader = await self._load_reader(request)
         if await self.memories.forget(memory.id, reader) is None:
             raise UserError(_NOT_YOURS_NOTICE)
         text = translatable("I have forgotten: {text}", text=_truncate(memory.text))
-        return self._with_menu(request, CommandResult(text), (), has_back=True)
+        return self._with_menu(request, CommandResult(text), (), can_go_back=True)
 
     @private_command(
         "memory widen",
@@ -242,9 +244,9 @@ class MemoryHandlers:
     async def widen(self, request: CommandRequest) -> CommandResult:
         """Choose where a memory may be recalled; only the person who said it may do this."""
         memory, message = await self._find_by_number(request), request.incoming
-        word = request.argument.partition(" ")[2].strip().lower() or "server"
+        reach_word = request.argument.partition(" ")[2].strip().lower() or "server"
         problem = None
-        if word not in _REACH_BY_WORD:
+        if reach_word not in _REACH_BY_WORD:
             problem = translatable("Use /memory widen NUMBER server, everywhere, or here.")
         elif memory.said_by != message.author.id:
             problem = translatable("Only the person who said it can choose who may know it.")
@@ -256,10 +258,10 @@ class MemoryHandlers:
             )
         if problem is not None:
             raise UserError(problem)
-        reach = _REACH_BY_WORD[word]
+        reach = _REACH_BY_WORD[reach_word]
         audience = memory.place.audience_with_reach(reach) if reach else None
-        new_memory = await self.memories.widen(memory.id, _message_reader(message), audience)
-        return await self._show_detail(request, new_memory)
+        new_memory = await self.memories.widen(memory.id, _create_reader(message), audience)
+        return await self._show_memory(request, new_memory)
 
     @private_command(
         "memory approve",
@@ -275,13 +277,13 @@ class MemoryHandlers:
         await admins.require(message, translatable("approve memories about this chat"))
         if word not in {"on", "off"}:
             memory = await self._find_by_number(request)
-            reader = await self._request_reader(request)
+            reader = await self._load_reader(request)
             new_memory = await self.memories.change(memory.id, reader, state=MemoryState.KEPT)
-            return await self._show_detail(request, new_memory, translatable("Approved."))
-        state, server = "on" if word == "on" else None, message.scopes[-1]
-        await request.store(admins.chat_settings, server, MEMORY_APPROVAL_KEY, state)
+            return await self._show_memory(request, new_memory, translatable("Approved."))
+        value, server = "on" if word == "on" else None, message.scopes[-1]
+        await request.store(admins.chat_settings, server, MEMORY_APPROVAL_KEY, value)
         text = translatable("New memories about this chat wait until an admin approves them.")
-        return CommandResult(text if state else translatable("New memories don't need approval."))
+        return CommandResult(text if value else translatable("New memories don't need approval."))
 
     # export and import
 
@@ -297,12 +299,12 @@ class MemoryHandlers:
     )
     async def export(self, request: CommandRequest) -> CommandResult:
         """Export the asker's memories, this private chat, or a character with its memories."""
-        message, word, person = request.incoming, request.argument, request.incoming.author.id
-        memories = await self.memories.visible(_message_reader(message))  # the newest first
+        message, argument, person = request.incoming, request.argument, request.incoming.author.id
+        memories = await self.memories.visible(_create_reader(message))  # the newest first
         memories = [one for one in reversed(memories) if one.state is MemoryState.KEPT]
         own_memories = [one for one in memories if _concerns_person(person, one)]
         text = translatable("Your memories: {count}", count=len(own_memories))
-        match word.lower():
+        match argument.lower():
             case "" | "json":
                 file = Attachment("memories.json", encode_memories(own_memories, person))
             case "lorebook":
@@ -324,7 +326,7 @@ class MemoryHandlers:
         if not is_own:  # the file has the character's instructions
             action = translatable("export this character, because the file has its instructions")
             await self.characters.admins.require_prompt_access(message, action)
-        local_memories = [one for one in memories if _may_be_known_at(_message_place(message), one)]
+        local_memories = [one for one in memories if _may_be_known_at(_find_place(message), one)]
         known_memories = [one for one in local_memories if _is_known_to_character(preset.name, one)]
         chat = await self._load_chat_to_export(request) if message.is_private else None
         content = encode_character_card(preset, known_memories, chat, message.author.id)
@@ -339,21 +341,21 @@ class MemoryHandlers:
         message = request.incoming
         if not message.is_private:
             raise UserError(_PRIVATE_ONLY_NOTICE)
-        reader = Claim(message.address.conversation, 0, "")  # this claim can only read
-        session = await self.conversations.load_session(reader, MAX_CHAT_LINES)
+        read_only_claim = Claim(message.address.conversation, 0, "")  # this claim can only read
+        session = await self.conversations.load_session(read_only_claim, MAX_CHAT_LINES)
         turns = [one for one in session.turns if one.text.strip()]
         names = self.characters.resolver.character_names({one.preset or "" for one in turns})
-        person, character = message.author.name, request.active.first.preset.character_name
+        user_name, character_name = message.author.name, request.active.first.preset.character_name
         lines = [
             ChatLine(
-                one.speaker.name if one.speaker else names[one.preset or ""] or character,
+                one.speaker.name if one.speaker else names[one.preset or ""] or character_name,
                 one.text,
                 one.role == "user",
                 int(one.at.timestamp() * 1000),
             )
             for one in turns
         ]
-        return ExportedChat(person, character, tuple(lines))
+        return ExportedChat(user_name, character_name, tuple(lines))
 
     @private_command(
         "memory import",
@@ -365,33 +367,33 @@ class MemoryHandlers:
         message = request.incoming
         if (data := await self.characters.download_attached_file(message)) is None:
             raise UserError(_MISSING_FILE_NOTICE)
-        empty = _empty_memory(message, message.author)
-        file = await asyncio.to_thread(read_memory_file, data, empty)
+        empty_memory = _empty_memory(message, message.author)
+        file = await asyncio.to_thread(read_memory_file, data, empty_memory)
         if file.chat is not None and not message.is_private:
             raise UserError(_PRIVATE_ONLY_NOTICE)
-        lines: list[str] = []
+        reply_lines: list[str] = []
         if file.card is not None:
             preset = await self.characters.store_card(request, file.card)
-            lines.append(translatable("{name} is ready.", name=preset.shown_name))
+            reply_lines.append(translatable("{name} is ready.", name=preset.shown_name))
             if message.is_private:
                 resolver, person = self.characters.resolver, message.author.id
                 await resolver.set_active(request.scope, [preset], person)
                 request = replace(request, active=await resolver.resolve(message.scopes))
             character_memories = [replace(one, witnesses=(preset.name,)) for one in file.memories]
             file = replace(file, memories=tuple(character_memories))
-        lines += await self._import_memories(request, file)
+        reply_lines += await self._import_memories(request, file)
         turns = await self._import_chat(request, file.chat) if file.chat else ()
         if file.chat is not None:
             about = {"name": file.chat.character, "count": len(turns)}
-            lines.append(
+            reply_lines.append(
                 translatable("The chat with {name} continues here. Messages read: {count}", **about)
             )
-        return CommandResult(join_texts(lines), new_session=bool(turns), turns=turns)
+        return CommandResult(join_texts(reply_lines), new_session=bool(turns), turns=turns)
 
     async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
         """Store a file's memories, and return lines that say how many were stored or left out."""
         stored_count, other_people, problem = 0, dict.fromkeys(file.other_people), ""
-        presets = await self._usable_presets(request)
+        presets = await self._find_usable_presets(request)
         for one in file.memories:
             subject = one.subject
             if subject.kind is SubjectKind.CHARACTER:
@@ -400,7 +402,7 @@ class MemoryHandlers:
                     continue
                 subject = replace(subject, key=key)
             try:
-                await self._store(request.incoming, replace(one, subject=subject))
+                await self._store_memory(request.incoming, replace(one, subject=subject))
                 stored_count += 1
             except UserError as error:
                 problem = error.text
@@ -422,14 +424,14 @@ class MemoryHandlers:
 
     async def _import_chat(self, request: CommandRequest, chat: ExportedChat) -> tuple[Turn, ...]:
         """Return a chat's messages as turns; the command's author takes the user's role."""
-        presets, author = await self._usable_presets(request), request.incoming.author
+        presets, author = await self._find_usable_presets(request), request.incoming.author
         speakers = {preset_id(one.name) for one in chat.lines if not one.is_person}
         if len(speakers) == 1 and not request.active.is_group:  # the active preset takes the part
             presets = dict.fromkeys(speakers, request.active.first.preset.name) | presets
-        first_time = request.now - timedelta(milliseconds=len(chat.lines))
+        first_sent_at = request.now - timedelta(milliseconds=len(chat.lines))
         turns = []
         for number, one in enumerate(chat.lines):
-            at = first_time + timedelta(milliseconds=number)
+            at = first_sent_at + timedelta(milliseconds=number)
             if one.is_person:
                 turns.append(Turn("user", one.text, Person(author.id, one.name), at))
             else:
@@ -437,11 +439,11 @@ class MemoryHandlers:
                 turns.append(Turn("assistant", one.text, None, at, preset))
         return tuple(turns)
 
-    async def _usable_presets(self, request: CommandRequest) -> dict[str, str]:
+    async def _find_usable_presets(self, request: CommandRequest) -> dict[str, str]:
         """Map ids, derived from preset and character names, to the presets usable here."""
         descriptions = await self.characters.resolver.list_descriptions(request.incoming)
-        by_name = {preset_id(display_name(one)): one for one in descriptions}
-        return by_name | {preset_id(one.character_name): one.name for one in request.active.presets}
+        presets = {preset_id(display_name(one)): one for one in descriptions}
+        return presets | {preset_id(one.character_name): one.name for one in request.active.presets}
 
     @private_command(
         "memory lore",
@@ -465,9 +467,9 @@ class MemoryHandlers:
             word, last_word = request.argument, ""
         name = await characters.find_full_name(word, character_owner(message), "/memory lore")
         preset = await characters.load_newest_version(name)
-        book = preset.parsed_lorebook
-        lore = {one.content for one in book.entries} if book else set()
-        visible = await self.memories.visible(_message_reader(message))
+        lorebook = preset.parsed_lorebook
+        lore = {one.content for one in lorebook.entries} if lorebook else set()
+        visible = await self.memories.visible(_create_reader(message))
         candidates = [one for one in visible if _can_be_lore(message, one) and one.text not in lore]
         selection = [one for one in candidates if last_word.lower() == "all" or one.id == number]
         if number is not None and not selection:
@@ -484,14 +486,14 @@ class MemoryHandlers:
             count=len(selection),
             left=len(remaining_memories),
         )
-        return self._show_page(request, heading, remaining_memories, _LORE_KEY)
+        return self._show_page(request, heading, remaining_memories, _LORE_CODE)
 
     # helpers
 
     async def _find_by_number(self, request: CommandRequest) -> Memory:
         """Return the memory whose number starts the command's text; raises `UserError`."""
         number = _parse_number(request.argument.partition(" ")[0])
-        visible_memories = await self.memories.visible(_message_reader(request.incoming))
+        visible_memories = await self.memories.visible(_create_reader(request.incoming))
         memory = next((one for one in visible_memories if one.id == number), None)
         if memory is None:
             raise UserError(_UNKNOWN_MEMORY_NOTICE)
@@ -499,12 +501,12 @@ class MemoryHandlers:
 
     def _split_subject(self, request: CommandRequest, text: str) -> tuple[MemorySubject, str]:
         """Split "subject: text"; without a subject, the memory is about the author."""
-        message, (word, colon, content) = request.incoming, text.partition(":")
-        if colon and word.strip().lower() == "here":
-            return MemorySubject(SubjectKind.PLACE, _message_place(message).channel), content
-        wanted_id = preset_id(word.strip())
+        message, (subject_name, colon, content) = request.incoming, text.partition(":")
+        if colon and subject_name.strip().lower() == "here":
+            return MemorySubject(SubjectKind.PLACE, _find_place(message).channel), content
+        subject_id = preset_id(subject_name.strip())
         for one in request.active.presets if colon else ():
-            if wanted_id in {preset_id(one.shown_name), preset_id(one.character_name)}:
+            if subject_id in {preset_id(one.shown_name), preset_id(one.character_name)}:
                 return MemorySubject(SubjectKind.CHARACTER, one.name, one.character_name), content
         return _empty_memory(message, message.author).subject, text
 
@@ -523,7 +525,7 @@ class MemoryHandlers:
                 raise UserError(_NOT_ADDRESSED_NOTICE)
         return new_memory
 
-    async def _store(self, request: Request, memory: Memory) -> Memory:
+    async def _store_memory(self, request: Request, memory: Memory) -> Memory:
         """Store and return a memory that somebody added by hand; raises `UserError`."""
         if writes_as_group(request):
             raise UserError(translatable("You are writing as the group. Use your own name."))
@@ -542,19 +544,19 @@ class MemoryHandlers:
             )
         return stored_memory
 
-    async def _request_reader(self, request: CommandRequest) -> MemoryReader:
+    async def _load_reader(self, request: CommandRequest) -> MemoryReader:
         is_admin = await self.characters.admins.is_admin(request.incoming)
-        return replace(_message_reader(request.incoming), is_admin=is_admin)
+        return replace(_create_reader(request.incoming), is_admin=is_admin)
 
     async def _audience_line(self, request: CommandRequest, memory: Memory) -> Text:
         names = self.characters.resolver.character_names(memory.witnesses).values()
-        audience = _audience_text(_message_place(request.incoming), memory)
+        audience = _describe_audience(_find_place(request.incoming), memory)
         if not names:
             return translatable("Who may know it: {audience}; all characters.", audience=audience)
         values = {"audience": audience, "names": ", ".join(names)}
         return translatable("Who may know it: {audience}; only the characters {names}.", **values)
 
-    async def _show_detail(
+    async def _show_memory(
         self, request: CommandRequest, memory: Memory | None, heading: Text | None = None
     ) -> CommandResult:
         """Return a memory's details; raise `UserError` if it is None, which means "not allowed"."""
@@ -562,38 +564,38 @@ class MemoryHandlers:
             raise UserError(_NOT_YOURS_NOTICE)
         message = request.incoming
         kind = translatable("from what was said") if memory.is_derived else translatable("by hand")
-        day = f"{datetime.fromtimestamp(memory.since, UTC):%Y-%m-%d}"
-        labels = join_texts([*_list_labels(message, memory), kind], _SEPARATOR)
+        since_day = f"{datetime.fromtimestamp(memory.since, UTC):%Y-%m-%d}"
+        labels = join_texts([*_collect_labels(message, memory), kind], _SEPARATOR)
         lines = [
             *([heading] if heading else []),
             f"#{memory.id} {memory.text}",
-            translatable("{labels}; since {day}", labels=labels, day=day),
+            translatable("{labels}; since {day}", labels=labels, day=since_day),
             await self._audience_line(request, memory),
         ]
-        pin = translatable("Unpin it") if memory.is_pinned else translatable("📌 Pin it")
-        options = [(pin, "p"), (translatable("🗑 Forget it"), "f")]
+        pin_label = translatable("Unpin it") if memory.is_pinned else translatable("📌 Pin it")
+        options = [(pin_label, "p"), (translatable("🗑 Forget it"), "f")]
         if memory.said_by == message.author.id and not memory.place.is_private:
             options.append((translatable("The whole server may know it"), "w"))
         language = supported_language(message.locale)
         menu = [MenuOption(translate(text, language), f"{key}{memory.id}") for text, key in options]
-        return self._with_menu(request, CommandResult(join_texts(lines)), menu, has_back=True)
+        return self._with_menu(request, CommandResult(join_texts(lines)), menu, can_go_back=True)
 
     def _show_page(
-        self, request: CommandRequest, heading: Text, items: Sequence[Memory], key: str = _SHOW_KEY
+        self, request: CommandRequest, heading: Text, items: Sequence[Memory], key: str = _SHOW_CODE
     ) -> CommandResult:
         if not items:
             return CommandResult(heading)
-        size = _PAGE_SIZE if _has_menus(request) else _MAX_LISTED
-        pages = -(-len(items) // size)
-        page = min(max(1, request.page), pages)
-        rows = items[(page - 1) * size : page * size]
+        page_size = _PAGE_SIZE if _has_menus(request) else _MAX_LISTED_MEMORIES
+        page_count = -(-len(items) // page_size)
+        page = min(max(1, request.page), page_count)
+        rows = items[(page - 1) * page_size : page * page_size]
         lines = [_format_memory_line(request.incoming, one) for one in rows]
         options = [
-            MenuOption(f"#{one.id} {one.text}"[:_LABEL_CHARS], f"{key}{one.id}") for one in rows
+            MenuOption(f"#{one.id} {one.text}"[:_MAX_LABEL_CHARS], f"{key}{one.id}") for one in rows
         ]
         result = CommandResult(join_texts([heading, *lines]))
         result = self._with_menu(request, result, options)
-        buttons = page_buttons(ButtonAction.MEMORY, request.part, page, pages)
+        buttons = page_buttons(ButtonAction.MEMORY, request.part, page, page_count)
         return replace(result, buttons=buttons) if result.menus else result
 
     def _with_menu(
@@ -602,26 +604,26 @@ class MemoryHandlers:
         result: CommandResult,
         options: Sequence[MenuOption],
         *,
-        has_back: bool = False,
+        can_go_back: bool = False,
     ) -> CommandResult:
         if not _has_menus(request):
             return result
         title = translate(translatable("Choose one"), supported_language(request.incoming.locale))
         menu = Menu(encode_button(ButtonAction.MEMORY, request.part), title, tuple(options))
-        buttons = (back_button(request),) if has_back else ()
+        buttons = (back_button(request),) if can_go_back else ()
         return replace(result, menus=(menu,) if options else (), buttons=buttons)
 
 
-def command_for_choice(values: Sequence[str], command: str) -> str:
+def command_for_choice(menu_values: Sequence[str], command: str) -> str:
     """Return the command to run for what was chosen in a menu.
 
     `command` is the command whose reply has the menu. Without a choice, the list is shown again.
     """
-    match = _MENU_VALUE.fullmatch("".join(values))
+    match = _MENU_VALUE.fullmatch("".join(menu_values))
     parent = _NUMBER_OR_ALL.sub("", command if _LIST_COMMAND.fullmatch(command) else "/memory list")
     if match is None:
         return parent
-    command_start = parent if match[1] == _LORE_KEY else f"/memory {_ACTION_BY_CODE[match[1]]}"
+    command_start = parent if match[1] == _LORE_CODE else f"/memory {_ACTION_BY_CODE[match[1]]}"
     return f"{command_start} {match[2]}"
 
 
@@ -651,12 +653,12 @@ def _check_text(text: str) -> str:
     return text
 
 
-def _message_place(message: Request) -> MemoryPlace:
+def _find_place(message: Request) -> MemoryPlace:
     return MemoryPlace.from_event(message.address, message.scopes, is_private=message.is_private)
 
 
-def _message_reader(message: Request) -> MemoryReader:
-    return MemoryReader(message.author.id, _message_place(message))
+def _create_reader(message: Request) -> MemoryReader:
+    return MemoryReader(message.author.id, _find_place(message))
 
 
 def _empty_memory(message: Request, person: Person) -> Memory:
@@ -665,15 +667,15 @@ def _empty_memory(message: Request, person: Person) -> Memory:
         MemorySubject(SubjectKind.PERSON, person.id, clean_name(person.name)),
         "",
         person.id,
-        _message_place(message),
+        _find_place(message),
         conversation=message.address.conversation,
         is_derived=False,
         since=message.at.timestamp(),
     )
 
 
-def _concerns_person(person: str, memory: Memory) -> bool:
-    return person in {memory.said_by, memory.subject.key}
+def _concerns_person(person_id: str, memory: Memory) -> bool:
+    return person_id in {memory.said_by, memory.subject.key}
 
 
 def _may_be_known_at(place: MemoryPlace, memory: Memory) -> bool:
@@ -691,34 +693,34 @@ def _can_be_lore(message: Request, memory: Memory) -> bool:
     """Return whether a memory is about this channel and the whole server may know it."""
     is_about_place = memory.subject.kind is SubjectKind.PLACE
     reaches_server = memory.audience is not None and memory.audience.reach in _SERVER_WIDE_REACHES
-    is_here = memory.place.server == message.scopes[-1]
-    return is_about_place and reaches_server and is_here and memory.state is MemoryState.KEPT
+    is_from_here = memory.place.server == message.scopes[-1]
+    return is_about_place and reaches_server and is_from_here and memory.state is MemoryState.KEPT
 
 
 def _truncate(text: str) -> str:
-    return text if len(text) <= _LISTED_CHARS else f"{text[:_LISTED_CHARS]}…"
+    return text if len(text) <= _MAX_LISTED_CHARS else f"{text[:_MAX_LISTED_CHARS]}…"
 
 
 def _format_memory_line(message: Request, memory: Memory) -> Text:
     number = f"#{memory.id}" + " 📌" * memory.is_pinned  # "1." would start a Markdown list
-    labels, text = join_texts(_list_labels(message, memory), _SEPARATOR), _truncate(memory.text)
+    labels, text = join_texts(_collect_labels(message, memory), _SEPARATOR), _truncate(memory.text)
     return translatable("{number} {text} ({labels})", number=number, text=text, labels=labels)
 
 
-def _list_labels(message: Request, memory: Memory) -> list[str]:
+def _collect_labels(message: Request, memory: Memory) -> list[str]:
     """List labels: what a memory is about, who may know it, and whether it is in use."""
-    place, subject, about = _message_place(message), memory.subject, memory.subject.name
+    place, subject, subject_label = _find_place(message), memory.subject, memory.subject.name
     if subject.key == message.author.id:
-        about = translatable("about you")
+        subject_label = translatable("about you")
     elif subject.key in {place.channel, place.server}:
-        about = translatable("about this chat")
-    elif about:
-        about = translatable("about {name}", name=about)
-    labels = [about, _audience_text(place, memory), _STATE_LABELS[memory.state]]
+        subject_label = translatable("about this chat")
+    elif subject_label:
+        subject_label = translatable("about {name}", name=subject_label)
+    labels = [subject_label, _describe_audience(place, memory), _STATE_LABELS[memory.state]]
     return [memory for memory in labels if memory]
 
 
-def _audience_text(place: MemoryPlace, memory: Memory) -> Text:
+def _describe_audience(place: MemoryPlace, memory: Memory) -> Text:
     audience = memory.audience or memory.place.narrowest_audience
-    here, elsewhere = _AUDIENCE_LABELS[audience.reach]
-    return here if audience.key in {place.channel, place.server} else elsewhere
+    label_here, label_elsewhere = _AUDIENCE_LABELS[audience.reach]
+    return label_here if audience.key in {place.channel, place.server} else label_elsewhere

@@ -51,30 +51,34 @@ class SettingMenus:
     personas: UserPersonas
 
     @command("preset menu", marked("show who answers here, and choose from a list"))
-    async def presets(self, request: CommandRequest) -> CommandResult:
+    async def show_presets(self, request: CommandRequest) -> CommandResult:
         """Show the active characters and a page of presets to choose from."""
         title = translatable("Choose who should answer here")
         hint = translatable(
             "/preset use NAME chooses who answers, /preset add NAME lets several answer (admins)."
         )
         buttons = (
-            _button(translatable("👥 Add or remove"), ButtonAction.CHARACTERS, request, row=1),
-            _button(translatable("✏ By name"), ButtonAction.ENTER_NAME, request, row=1),
-            _button(translatable("↩ Inherited"), ButtonAction.RESET, request, row=2),
-            _button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=2),
+            _create_button(
+                translatable("👥 Add or remove"), ButtonAction.CHARACTERS, request, row=1
+            ),
+            _create_button(translatable("✏ By name"), ButtonAction.ENTER_NAME, request, row=1),
+            _create_button(translatable("↩ Inherited"), ButtonAction.RESET, request, row=2),
+            _create_button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=2),
         )
-        choose, turn_page = ButtonAction.USE, ButtonAction.PRESETS
-        return await self._preset_page(request, title, hint, choose, turn_page, buttons)
+        choose_action, page_action = ButtonAction.USE, ButtonAction.PRESETS
+        return await self._preset_page(request, title, hint, choose_action, page_action, buttons)
 
-    async def characters(self, request: CommandRequest) -> CommandResult:
+    async def show_characters(self, request: CommandRequest) -> CommandResult:
         """Show the active characters and a page of characters to add or remove."""
         title = translatable("Add or remove one character")
         hint = translatable(
             "Admins: choose a character to add it, or to remove it if it already answers here."
         )
         buttons = (
-            _button(translatable("🎭 Only one"), ButtonAction.PRESETS, request, number=1, row=1),
-            _button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1),
+            _create_button(
+                translatable("🎭 Only one"), ButtonAction.PRESETS, request, number=1, row=1
+            ),
+            _create_button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1),
         )
         choose, turn_page = ButtonAction.TOGGLE, ButtonAction.CHARACTERS
         return await self._preset_page(request, title, hint, choose, turn_page, buttons)
@@ -107,7 +111,7 @@ class SettingMenus:
         "settings menu",
         marked("show the settings of this channel and where they come from, and change them"),
     )
-    async def settings(self, request: CommandRequest) -> CommandResult:
+    async def show_settings(self, request: CommandRequest) -> CommandResult:
         """Show the settings of this channel, with menus to change them."""
         observing_lines, observing_menu = await self._observing_menu(request)
         scope_lines, scope_menu = await self._scope_menu(request)
@@ -122,22 +126,22 @@ class SettingMenus:
             ),
         ]
         buttons = (
-            _button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, number=1),
-            _button(translatable("✏ About me"), ButtonAction.ENTER_ABOUT, request),
+            _create_button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, number=1),
+            _create_button(translatable("✏ About me"), ButtonAction.ENTER_ABOUT, request),
         )
         return CommandResult(join_texts(lines), menus=(observing_menu, scope_menu), buttons=buttons)
 
     async def _persona_line(self, request: CommandRequest) -> Text:
         message, person = request.incoming, request.incoming.author.id
-        persona = await self.personas.find(person, message.scopes)
-        if persona is None:
+        setting = await self.personas.find(person, message.scopes)
+        if setting is None:
             return translatable("Your description: none")
         place = translatable("set for all channels")
-        if persona.scope != person:
-            place = describe_origin(persona.scope.removeprefix(f"{person}@"), message.scopes)
+        if setting.scope != person:
+            place = describe_origin(setting.scope.removeprefix(f"{person}@"), message.scopes)
         if not message.is_private:
             return translatable("Your description: {origin}", origin=place)
-        return translatable("Your description: {text} ({origin})", text=persona.value, origin=place)
+        return translatable("Your description: {text} ({origin})", text=setting.value, origin=place)
 
     async def _observing_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes = request.incoming.scopes
@@ -158,21 +162,21 @@ class SettingMenus:
         title = translatable("Who shares a conversation here")
         return _setting_menu(request, ButtonAction.SCOPE, title, labels, settings, values)
 
-    async def command_line(
-        self, data: ButtonData, press: ButtonPress, active: Collection[str]
+    async def find_command_line(
+        self, button: ButtonData, press: ButtonPress, active: Collection[str]
     ) -> str:
         """Return the command for a choice, if any; raises `UserError` if its preset is gone."""
         typed_text = " ".join("".join(press.values).split())
-        match data.action:
+        match button.action:
             case ButtonAction.ENTER_NAME:
                 return f"/preset use {typed_text}"
             case ButtonAction.ENTER_ABOUT:
                 return f"/me {typed_text or 'clear'}"
             case ButtonAction.TOGGLE:
-                preset = await self._chosen_preset(press)
+                preset = await self._find_chosen_preset(press)
                 return f"/preset {'remove' if preset in active else 'add'} {preset}"
             case ButtonAction.USE:
-                return f"/preset use {await self._chosen_preset(press)}"
+                return f"/preset use {await self._find_chosen_preset(press)}"
             case ButtonAction.RESET:
                 return "/preset reset"
             case ButtonAction.OBSERVE:
@@ -182,22 +186,22 @@ class SettingMenus:
             case _:
                 return ""
 
-    async def show_after_choice(self, data: ButtonData, request: CommandRequest) -> CommandResult:
+    async def show_after_choice(self, button: ButtonData, request: CommandRequest) -> CommandResult:
         """Show the menu again after a choice, or the menu that the choice opens."""
-        match data.action:
+        match button.action:
             case (
                 ButtonAction.PRESETS
                 | ButtonAction.USE
                 | ButtonAction.RESET
                 | ButtonAction.ENTER_NAME
             ):
-                return await self.presets(request)
+                return await self.show_presets(request)
             case ButtonAction.CHARACTERS | ButtonAction.TOGGLE:
-                return await self.characters(request)
+                return await self.show_characters(request)
             case _:
-                return await self.settings(request)
+                return await self.show_settings(request)
 
-    async def _chosen_preset(self, press: ButtonPress) -> str:
+    async def _find_chosen_preset(self, press: ButtonPress) -> str:
         for name in await self.resolver.list_descriptions(press):
             if _hash_for_button(name) in press.values:
                 return name
@@ -212,9 +216,9 @@ class SettingMenus:
         )
         if active.first.scope != scopes[0]:
             return [line]
-        inherited = await self.resolver.resolve(scopes[1:])
-        names = join_texts([one.shown_name for one in inherited.presets], _NAMES_SEPARATOR)
-        return [line, _inherited_line(names, inherited.first.scope, scopes)]
+        inherited_presets = await self.resolver.resolve(scopes[1:])
+        names = join_texts([one.shown_name for one in inherited_presets.presets], _NAMES_SEPARATOR)
+        return [line, _inherited_line(names, inherited_presets.first.scope, scopes)]
 
 
 def describe_origin(scope: str | None, scopes: Sequence[str]) -> Text:
@@ -270,7 +274,7 @@ def _hash_for_button(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:_BUTTON_VALUE_CHARS]
 
 
-def _button(
+def _create_button(
     label: Text, action: ButtonAction, request: CommandRequest, *, number: int = 0, row: int = 0
 ) -> Button:
     label_text = translate(label, supported_language(request.incoming.locale))
@@ -298,12 +302,12 @@ class HistoryScopeHandlers:
             choices=(*HistoryScope, INHERIT),
         ),
     )
-    async def show_or_set(self, request: CommandRequest) -> CommandResult:
+    async def show_or_set_scope(self, request: CommandRequest) -> CommandResult:
         """Set the channel's history scope (only for admins) or, without a value, show it."""
         if not request.argument:
             choices = [_describe_scope(one, one) for one in HistoryScope]
             return CommandResult(
-                join_texts([await self.describe(request.incoming.scopes), *choices])
+                join_texts([await self.describe_current_scope(request.incoming.scopes), *choices])
             )
         await self.admins.require(request.incoming, _CHANGE_SCOPE_ACTION)
         chosen_scope = None if request.argument == INHERIT else HistoryScope(request.argument)
@@ -318,7 +322,7 @@ class HistoryScopeHandlers:
             changes_channel=True,
         )
 
-    async def describe(self, scopes: Sequence[str]) -> Text:
+    async def describe_current_scope(self, scopes: Sequence[str]) -> Text:
         """Return a line saying which people's messages share one history in a channel."""
         scope = await self.scopes.find(scopes) or HistoryScope.SHARED
         return translatable("Scope: {scope}", scope=_describe_scope(scope, scope))

@@ -19,7 +19,9 @@ _WRITING_AS_GROUP_NOTICE = translatable(
     "You are writing as the group, like all its anonymous admins, so you would all share this"
     " description. Write under your own name to describe yourself."
 )
-_NO_PERSONA = translatable("You haven't described yourself. For example: /me I am a tall knight")
+_NO_PERSONA_NOTICE = translatable(
+    "You haven't described yourself. For example: /me I am a tall knight"
+)
 
 
 @dataclass(eq=False)
@@ -30,11 +32,13 @@ class UserPersonas:
 
     async def resolve(self, user_ids: Iterable[str], scopes: Sequence[str]) -> dict[str, str]:
         """Return the personas that apply in a channel with these scopes, by user id."""
-        own = {user_id: person_scopes(user_id, scopes) for user_id in user_ids}
-        found = await self.chat_settings.get_scopes([key for keys in own.values() for key in keys])
+        scopes_by_user = {user_id: person_scopes(user_id, scopes) for user_id in user_ids}
+        settings = await self.chat_settings.get_scopes(
+            [key for keys in scopes_by_user.values() for key in keys]
+        )
         personas = {
-            user_id: ChatSetting.find_first(found, keys, _PERSONA_KEY)
-            for user_id, keys in own.items()
+            user_id: ChatSetting.find_first(settings, keys, _PERSONA_KEY)
+            for user_id, keys in scopes_by_user.items()
         }
         return {user_id: one.value for user_id, one in personas.items() if one is not None}
 
@@ -46,13 +50,13 @@ class UserPersonas:
         self, session: Session, incoming: IncomingMessage
     ) -> dict[str, str]:
         """Return the personas of the author and of the latest speakers, by user id."""
-        newest_ids = {incoming.author.id: None}
+        user_ids = {incoming.author.id: None}
         for turn in reversed(session.turns):
-            if len(newest_ids) == MAX_SPEAKERS_WITH_PERSONA:
+            if len(user_ids) == MAX_SPEAKERS_WITH_PERSONA:
                 break
             if turn.speaker is not None:
-                newest_ids[turn.speaker.id] = None
-        return await self.resolve(newest_ids, incoming.scopes)
+                user_ids[turn.speaker.id] = None
+        return await self.resolve(user_ids, incoming.scopes)
 
     async def delete_settings(self, user_id: str, settings: Iterable[tuple[str, str]]) -> None:
         """Delete a person's settings, which are given as pairs of scope and key."""
@@ -67,21 +71,21 @@ class UserPersonas:
         ),
         CommandOption("text", marked("for example: I am a tall knight"), required=False),
     )
-    async def _me(self, request: CommandRequest) -> CommandResult:
+    async def _describe_me(self, request: CommandRequest) -> CommandResult:
         text = await self.change_or_show(request.argument, request.incoming)
         return CommandResult(text, is_private=not request.argument)
 
     async def change_or_show(self, argument: str, incoming: IncomingMessage) -> Text:
         """Save, delete or show the author's persona; `argument` is `[everywhere] [TEXT|clear]`."""
-        first_word, _, other_words = argument.partition(" ")
+        first_word, _, later_text = argument.partition(" ")
         is_everywhere = first_word.lower() == _EVERYWHERE_KEYWORD
-        text = sanitize_persona(other_words if is_everywhere else argument)
+        text = sanitize_persona(later_text if is_everywhere else argument)
         user_id = incoming.author.id
         key = user_id if is_everywhere else f"{user_id}@{incoming.scopes[0]}"
         if not text:
             persona = await self.find(user_id, incoming.scopes)
             if persona is None:
-                raise PrivateError(_NO_PERSONA)
+                raise PrivateError(_NO_PERSONA_NOTICE)
             return translatable("Your description here: {text}", text=persona.value)
         if text.lower() == "clear":
             await self.chat_settings.set(key, _PERSONA_KEY, None, user_id)

@@ -19,7 +19,7 @@ from bot.routing.speakers import SpeakerCandidate
 from bot.texts.text import Text, join_texts, marked, to_translatable, translatable
 
 _MAX_LISTED_CHARS = 100
-_CHANGE_ACTION = translatable("change who answers here")
+_CHANGE_PRESETS_ACTION = translatable("change who answers here")
 _PRESET_OPTION = CommandOption("name", marked("the preset"), can_suggest=True)
 PRESET_GROUP = CommandSpec(
     "preset",
@@ -42,7 +42,7 @@ class PresetHandlers:
     )
     async def _use(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "use")
-        await self.resolver.set_active(request.scope, [preset], **request.change_author)
+        await self.resolver.set_active(request.scope, [preset], **request.author_arguments)
         text = translatable("{name} will answer here from now on.", name=preset.shown_name)
         return await self.greetings.begin_session(text, preset, request.incoming)
 
@@ -52,14 +52,14 @@ class PresetHandlers:
     async def _add(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "add")
         presets = request.active.with_added(preset)
-        await self.resolver.set_active(request.scope, presets, **request.change_author)
+        await self.resolver.set_active(request.scope, presets, **request.author_arguments)
         text = translatable(
             "{name} was added. Active here: {names}.",
             name=preset.shown_name,
             names=_join_names(presets),
         )
-        result, characters = CommandResult(text, changes_channel=True), len(presets)
-        return await self.greetings.add(result, preset, request.incoming, characters)
+        result, character_count = CommandResult(text, changes_channel=True), len(presets)
+        return await self.greetings.add(result, preset, request.incoming, character_count)
 
     @admin_command(
         "preset remove", marked("remove a character; the others stay (admins)"), _PRESET_OPTION
@@ -67,7 +67,7 @@ class PresetHandlers:
     async def _remove(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "remove")
         presets = request.active.with_removed(preset)
-        await self.resolver.set_active(request.scope, presets, **request.change_author)
+        await self.resolver.set_active(request.scope, presets, **request.author_arguments)
         text = translatable(
             "{name} was removed. Active here: {names}.",
             name=preset.shown_name,
@@ -78,9 +78,9 @@ class PresetHandlers:
     @admin_command(
         "preset reset", marked("reset this channel's presets to the inherited ones (admins)")
     )
-    async def _reset(self, request: CommandRequest) -> CommandResult:
-        await self.admins.require(request.incoming, _CHANGE_ACTION)
-        await self.resolver.set_active(request.scope, (), **request.change_author)
+    async def _reset_presets(self, request: CommandRequest) -> CommandResult:
+        await self.admins.require(request.incoming, _CHANGE_PRESETS_ACTION)
+        await self.resolver.set_active(request.scope, (), **request.author_arguments)
         active = (await self.resolver.resolve(request.incoming.scopes)).first
         text = translatable(
             "Back to {name} ({origin}).",
@@ -122,11 +122,11 @@ class PresetHandlers:
         marked("show who would answer a message, and why"),
         CommandOption("text", marked("the message")),
     )
-    async def _who(self, request: CommandRequest) -> CommandResult:
+    async def _show_who_answers(self, request: CommandRequest) -> CommandResult:
         if not request.argument:
             example = "/preset who good morning"
             raise UserError(translatable("Which message? For example: {example}", example=example))
-        incoming, dice = request.incoming, self.greetings.dice.random
+        incoming, dice = request.incoming, self.greetings.random_numbers.random
         message = replace(incoming, text=request.argument, wake=WakeReason.MENTION, quote=None)
         decision = decide(message, request.active, request.recent, dice=dice, now=request.now)
         if isinstance(decision, Command | Unreadable):
@@ -154,7 +154,7 @@ class PresetHandlers:
         preset = await self.resolver.find_in_channel(
             request.argument, request.incoming, request.active
         )
-        await self.admins.require(request.incoming, _CHANGE_ACTION)
+        await self.admins.require(request.incoming, _CHANGE_PRESETS_ACTION)
         return preset
 
 
@@ -163,7 +163,7 @@ class Greetings:
     """Adds characters' greetings to the replies of commands."""
 
     resolver: PresetResolver
-    dice: random.Random = field(default_factory=random.Random)
+    random_numbers: random.Random = field(default_factory=random.Random)
 
     async def begin_session(
         self, text: str, preset: Preset, message: IncomingMessage
@@ -177,26 +177,26 @@ class Greetings:
         result: CommandResult,
         preset: Preset,
         event: IncomingMessage | ChatJoin,
-        characters: int = 1,
+        character_count: int = 1,
         number: int | None = None,
     ) -> CommandResult:
         """Add a preset's greeting to a result, or the reason why the preset may not answer here."""
         greeting = choose_greeting(
-            preset, event, rng=self.dice, number=number, characters=characters
+            preset, event, rng=self.random_numbers, number=number, characters=character_count
         )
         try:
             await self.resolver.check_adults_only(preset, event)
         except UserError as error:
             text = join_texts(filter(None, [result.text, error.text]))
-            return replace(result, text=text, asks_age=isinstance(error, AgeUnconfirmed))
+            return replace(result, text=text, asks_for_age=isinstance(error, AgeUnconfirmed))
         return replace(result, greeting=greeting, greeter=preset.name) if greeting else result
 
     async def add_active(
         self, result: CommandResult, request: CommandRequest, number: int | None = None
     ) -> CommandResult:
         """Add the greeting of a channel's first character to a result."""
-        preset, count = request.active.first.preset, len(request.active.presets)
-        return await self.add(result, preset, request.incoming, count, number)
+        preset, preset_count = request.active.first.preset, len(request.active.presets)
+        return await self.add(result, preset, request.incoming, preset_count, number)
 
 
 def _candidate_line(one: SpeakerCandidate) -> Text:
@@ -215,10 +215,10 @@ def _active_here_line(origin: str) -> Text:
     return translatable("active here: {origin}", origin=origin)
 
 
-def preset_line(name: str, description: str, active: Collection[str]) -> str:
+def preset_line(name: str, description: str, active_names: Collection[str]) -> str:
     """Return a line with a preset's name and description, marked if it is active."""
     suffix = f": {description[:_MAX_LISTED_CHARS]}" if description else ""
-    return f"{'→' if name in active else '·'} {display_name(name)}{suffix}"
+    return f"{'→' if name in active_names else '·'} {display_name(name)}{suffix}"
 
 
 def _join_names(presets: Sequence[Preset]) -> str:

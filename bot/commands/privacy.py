@@ -62,8 +62,8 @@ async def export_messages(
     Returns the file, its number of messages, and its number of other items.
     """
     content = await data.export(person)
-    file = {"person": person, "exported_at": at.isoformat(), **content}
-    text = json.dumps(file, ensure_ascii=False, indent=1)
+    contents = {"person": person, "exported_at": at.isoformat(), **content}
+    text = json.dumps(contents, ensure_ascii=False, indent=1)
     other_kinds = ("descriptions", "characters", "memories", "reactions")
     other_count = sum(len(content[one]) for one in other_kinds) + content["confirmed_age"]
     return Attachment("my-words.json", f"{text}\n"), len(content["messages"]), other_count
@@ -103,10 +103,10 @@ class DeletionRequests:
         return sum(turn_counts.values())
 
     async def _queue_deletions(
-        self, keys: Iterable[str], request: Request, person: str | None
+        self, conversations: Iterable[str], request: Request, person_id: str | None
     ) -> None:
         key_prefix = f"{request.external_key}:forget"
-        if requests := create_forget_requests(keys, key_prefix, person, request.at):
+        if requests := create_forget_requests(conversations, key_prefix, person_id, request.at):
             await self.receive(requests)
 
     async def request_copy_deletion(self, message: IncomingMessage, message_id: str) -> None:
@@ -148,7 +148,7 @@ class ForgottenConversations(ConversationMemory):
         for memory in self.memories():
             await memory.forget(conversation)
 
-    async def forget_deleted(self) -> None:
+    async def forget_new_deletions(self) -> None:
         """Drop the conversations deleted since the last call, by any process."""
         started_at = self.clock.now()
         deletions = await self.data.forgotten_since(self._read_since)
@@ -162,10 +162,10 @@ _FORGET_ME_QUESTION = translatable(
 )
 _FORGET_ACTION = translatable("make me forget what others said")
 _CHANGE_OBSERVING_ACTION = translatable("change what I remember here")
-_OBSERVING_ON = translatable(
+_OBSERVING_ON_NOTICE = translatable(
     "From now on I remember what people say to each other here, if this channel's preset uses it."
 )
-_OBSERVING_OFF = translatable(
+_OBSERVING_OFF_NOTICE = translatable(
     "From now on I remember only what is said to me here, and my answers."
 )
 
@@ -178,7 +178,7 @@ _NEW_OPT_OUT_NOTICE = translatable(
     " out what others quote from you. Within a minute, I delete what you said before, the answers"
     " to it, your description and your own characters. /settings me reset switches me back on."
 )
-_RESET = "reset"
+_RESET_CHOICE = "reset"
 _CONSENT_TEXTS: Mapping[Consent, Text] = {
     Consent.OFF: OPTED_OUT_NOTICE,
     Consent.HERE: translatable(
@@ -211,13 +211,13 @@ PRIVACY_GROUP = CommandSpec(
 MAX_EARLIER_MESSAGES = 50
 """The maximum number of earlier messages that are read before the first answer in a channel."""
 _SENTENCE_KEY = "privacy"
-_NOTICE_KEY = "join_notice"
+_JOIN_NOTICE_KEY = "join_notice"
 _SECONDS_BETWEEN_NOTICES = 86_400.0  # no second notice if the bot rejoins a server sooner
 _MAX_SENTENCE_CHARS = 500
 _COMMA = translatable(", ")
 _CHANGE_NOTICE_ACTION = translatable("change what /privacy says")
-_HEADING = translatable("What I do with what you write here:")
-_READS_OWN_LINE = translatable("• I read what is said to me.")
+_NOTICE_HEADING = translatable("What I do with what you write here:")
+_READS_ADDRESSED_MESSAGES_LINE = translatable("• I read what is said to me.")
 _READS_ALL_LINE = translatable(
     "• I read what is said to me and, as background, what people say to each other here."
 )
@@ -225,9 +225,9 @@ _READS_EARLIER_LINE = translatable(
     "• Before my first answer in a channel I also read up to {count} earlier messages.",
     count=MAX_EARLIER_MESSAGES,
 )
-_KEPT_UNTIL_FORGOTTEN = translatable("until somebody deletes it with /forget")
-_ENCRYPTED = translatable("encrypted")
-_NOT_ENCRYPTED = translatable("not encrypted")
+_UNTIL_FORGOTTEN_TEXT = translatable("until somebody deletes it with /forget")
+_ENCRYPTED_TEXT = translatable("encrypted")
+_NOT_ENCRYPTED_TEXT = translatable("not encrypted")
 _HOW_TO_OPT_OUT_LINE = translatable(
     "• With /settings me off, I neither read nor store what you write. /forget me deletes what"
     " you said, and /export sends it to you. With /settings overhear off (admins), I read only"
@@ -256,24 +256,24 @@ class PrivacyNotice:
         active, days = await self.resolver.resolve(scopes), self.history_days
         reads_everything = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
-        on_this_machine = marked("{provider} (on the machine of this bot)")
+        local_provider = marked("{provider} (on the machine of this bot)")
         recipients = [
-            translatable(on_this_machine, provider=name) if is_local else name
+            translatable(local_provider, provider=name) if is_local else name
             for name, is_local in self.list_recipients(active.presets).items()
         ]
-        until = (
-            _KEPT_UNTIL_FORGOTTEN if days is None else translatable("{days} days", days=f"{days:g}")
+        retention_text = (
+            _UNTIL_FORGOTTEN_TEXT if days is None else translatable("{days} days", days=f"{days:g}")
         )
         lines: list[str] = [
-            _HEADING,
-            _READS_ALL_LINE if reads_everything else _READS_OWN_LINE,
+            _NOTICE_HEADING,
+            _READS_ALL_LINE if reads_everything else _READS_ADDRESSED_MESSAGES_LINE,
             *([_READS_EARLIER_LINE] if reads_everything and self.can_read_earlier(source) else []),
             translatable(
                 "• I store it with my answers ({until}), and the exact prompts of my answers"
                 " ({days} days). The database is {encrypted}. In this channel, {scope}.",
-                until=until,
+                until=retention_text,
                 days=f"{self.receipt_days:g}",
-                encrypted=_ENCRYPTED if self.is_encrypted else _NOT_ENCRYPTED,
+                encrypted=_ENCRYPTED_TEXT if self.is_encrypted else _NOT_ENCRYPTED_TEXT,
                 scope=to_translatable(SCOPE_DESCRIPTIONS[scope]),
             ),
             translatable(
@@ -288,13 +288,13 @@ class PrivacyNotice:
     async def join_notice(self, arrival: ChatJoin) -> Text | None:
         """Return the notice for a server that the bot joins; None if shown in the last 24 hours."""
         server = arrival.scopes[-1]
-        stored_notices = await self.chat_settings.get_all([server], _NOTICE_KEY)
+        stored_notices = await self.chat_settings.get_all([server], _JOIN_NOTICE_KEY)
         shown_at, _, key = stored_notices.get(server, "0 ").partition(" ")
         is_repeated = key == arrival.external_key  # the same event after a crash
         if not is_repeated and arrival.at.timestamp() - float(shown_at) < _SECONDS_BETWEEN_NOTICES:
             return None
         value = f"{arrival.at.timestamp():.0f} {arrival.external_key}"
-        await self.chat_settings.set(server, _NOTICE_KEY, value, server)
+        await self.chat_settings.set(server, _JOIN_NOTICE_KEY, value, server)
         return await self.describe(arrival.scopes, arrival.address.source)
 
 
@@ -348,13 +348,13 @@ class PrivacyHandlers:
         """Delete a message, the newest question, or everything here; "me" asks first."""
         message, quote, require = request.incoming, request.incoming.quote, self.admins.require
         message_id = quote.message_id if quote is not None else None
-        is_last = message_id is None
-        if quote is not None and not is_last:
+        is_newest_question = message_id is None
+        if quote is not None and not is_newest_question:
             is_by_author = quote.author is not None and quote.author.id == message.author.id
             is_own = is_by_author or request.is_asker
         elif request.argument == "me":
-            confirm = (ButtonAction.FORGET, ButtonAction.KEEP_DATA)
-            buttons = action_buttons(request.part, message.locale, *confirm)
+            choices = (ButtonAction.FORGET, ButtonAction.KEEP_DATA)
+            buttons = action_buttons(request.part, message.locale, *choices)
             return CommandResult(_FORGET_ME_QUESTION, buttons=buttons)
         elif request.argument == "last":
             exchange = find_newest_exchange(request)
@@ -372,18 +372,18 @@ class PrivacyHandlers:
             return await self.greetings.add_active(result, request)
         if not is_own or writes_as_group(message):  # unknown which admin wrote it
             await require(message, _FORGET_ACTION, needs_name=True, audited_as="forget message")
-        return CommandResult("", forgotten_id=message_id, forgets_answers=is_last)
+        return CommandResult("", forgotten_id=message_id, forgets_answers=is_newest_question)
 
     @private_command("export", marked("send you everything you said to me, as a file"))
     async def export(self, request: CommandRequest) -> CommandResult:
         """Send the author's messages as a file."""
         incoming = request.incoming
         data, person = self.deletions.data, incoming.author.id
-        file, messages, _ = await export_messages(data, person, incoming.at)
+        file, message_count, _ = await export_messages(data, person, incoming.at)
         text = translatable_count(
             "Everything you said to me: {count} message.",
             "Everything you said to me: {count} messages.",
-            messages,
+            message_count,
         )
         return CommandResult(text, file=file)
 
@@ -394,18 +394,18 @@ class PrivacyHandlers:
             "value",
             marked("off, here, server, everywhere or reset"),
             required=False,
-            choices=(*Consent, _RESET),
+            choices=(*Consent, _RESET_CHOICE),
         ),
     )
     async def choose_consent(self, request: CommandRequest) -> CommandResult:
         """Store the author's consent choice; "off" also deletes their earlier messages."""
-        value, message = request.argument, request.incoming
-        if not value:
+        choice, message = request.argument, request.incoming
+        if not choice:
             consent = await self.resolver.find_consent(message.author.id)
             return CommandResult(join_texts([_CONSENT_TEXTS[consent or Consent.HERE], _USAGE]))
         if writes_as_group(message):
             raise UserError(_WRITING_AS_GROUP_NOTICE)
-        new_consent = None if value == _RESET else Consent(value)
+        new_consent = None if choice == _RESET_CHOICE else Consent(choice)
         self.deletions.data.record_consent(message.author.id, new_consent or "")
         await self.deletions.history_scopes.set_consent(message.author.id, new_consent)
         await self.deletions.memories.apply_consent(message.author.id)
@@ -426,5 +426,7 @@ class PrivacyHandlers:
         await self.admins.require(request.incoming, _CHANGE_OBSERVING_ACTION)
         setting_value = None if request.argument == "inherit" else request.argument
         await request.store(self.notice.chat_settings, request.scope, OBSERVE_KEY, setting_value)
-        is_on = await self.resolver.may_observe(request.incoming.scopes)
-        return CommandResult(_OBSERVING_ON if is_on else _OBSERVING_OFF, changes_channel=True)
+        is_observing = await self.resolver.may_observe(request.incoming.scopes)
+        return CommandResult(
+            _OBSERVING_ON_NOTICE if is_observing else _OBSERVING_OFF_NOTICE, changes_channel=True
+        )

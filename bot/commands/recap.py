@@ -37,7 +37,7 @@ class Recaps:
     summarizer: Summarizer
     access: AccessRules
     limits: Callable[[Address], Limits]
-    check: Callable[[IncomingMessage, str, str], Awaitable[str]]
+    check_text: Callable[[IncomingMessage, str, str], Awaitable[str]]
     """Returns the provider's text or, if a check refuses it, the sentence to show instead."""
 
     @private_command(
@@ -65,9 +65,9 @@ class Recaps:
                 "recap_failed", conversation=message.address.conversation, reason=str(error)
             )
             raise UserError(error.notice) from None
-        text = await self.check(message, preset.provider, text)
+        text = await self.check_text(message, preset.provider, text)
         links = [self._message_link(message, one.turn.message_id) for one in covered_turns]
-        citations = {n: f"[#{n}]({link})" for n, link in enumerate(links, 1) if link}
+        citations = {number: f"[#{number}]({link})" for number, link in enumerate(links, 1) if link}
         heading = translatable_count(
             "1 message here since {moment} UTC:",
             "{count} messages here since {moment} UTC:",
@@ -107,8 +107,8 @@ class Recaps:
             not one.turn.is_from(message.author) for one in new_turns if one.turn.speaker
         )
         has_news = has_news or (cutoff is not None and message.is_private)
-        moment = datetime.fromtimestamp(start or 0, UTC)
-        return moment, new_turns if has_news else ()
+        start_time = datetime.fromtimestamp(start or 0, UTC)
+        return start_time, new_turns if has_news else ()
 
     def _message_link(self, message: IncomingMessage, message_id: str | None) -> str:
         """Return the link to a message in the same channel, or "" if it has none."""
@@ -127,8 +127,8 @@ def _parse_start_time(argument: str, now: datetime) -> datetime | None:
     if not text:
         return None
     if text in _DAYS_AGO:
-        today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        return today - _DAYS_AGO[text]
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        return midnight - _DAYS_AGO[text]
     if (duration := _DURATION.fullmatch(text)) is None:
         raise UserError(_USAGE_NOTICE)
     return now - timedelta(seconds=int(duration[1]) * _UNIT_SECONDS[duration[2][0]])

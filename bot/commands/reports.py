@@ -29,7 +29,7 @@ from bot.texts.text import (
 _BAR_CELLS = 12
 _MAX_LISTED = 8  # of each: stories, lorebook entries, dropped items
 _MAX_NAME_CHARS = 60
-_RULER = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
+_PROMPT_SEPARATOR = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
 
 WritePrompt: TypeAlias = Callable[[int, Receipt], Awaitable[str]]
 """Returns the exact prompt of a receipt (given with its number), with secrets removed."""
@@ -41,7 +41,7 @@ class ContextView:
 
     receipts: Receipts
     write_prompt: WritePrompt
-    mask: Callable[[str], str]
+    mask_secrets: Callable[[str], str]
     find_answer_url: Callable[[int], str | None] = lambda _number: None
     """Returns the URL of a receipt's console page; None if no console is served."""
 
@@ -53,16 +53,16 @@ class ContextView:
         texts = [describe_receipt(*one) for one in receipts]
         if is_for_admin:
             texts.append(translatable("/context prompt sends the exact prompt as a file."))
-            addresses = filter(None, [self.find_answer_url(number) for number, _ in receipts])
-            texts += [translatable("In the console: {address}", address=one) for one in addresses]
-        return join_texts(texts, "\n\n").with_values(self.mask)
+            urls = filter(None, [self.find_answer_url(number) for number, _ in receipts])
+            texts += [translatable("In the console: {address}", address=one) for one in urls]
+        return join_texts(texts, "\n\n").with_values(self.mask_secrets)
 
     async def export_prompts(self, conversation: str) -> tuple[Text, Attachment]:
         """Return a line for the chat, and a file with every speaker's exact prompt."""
         receipts = await self.find_receipts(conversation)
         numbers = [str(number) for number, _ in receipts]
         prompts = [await self.write_prompt(*one) for one in receipts]
-        file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _RULER.join(prompts))
+        file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _PROMPT_SEPARATOR.join(prompts))
         text = translatable_count(
             "The exact prompt of receipt {numbers}, secrets removed.",
             "The exact prompts of receipts {numbers}, secrets removed.",
@@ -101,24 +101,24 @@ class AnswerReports:
     """Lets anybody report an answer to the operators, who read it in their private chats."""
 
     context: ContextView
-    operators: Collection[str]
+    operator_ids: Collection[str]
 
     @private_command("report")  # also in the message menu
     @private_command(
         "settings report",
         marked("report an answer to the people who run me, as a reply to that answer"),
     )
-    async def _report(self, request: CommandRequest) -> CommandResult:
+    async def _report_answer(self, request: CommandRequest) -> CommandResult:
         message = request.incoming
         if request.answered_at is None:
             raise UserError(_WHICH_ANSWER_NOTICE)
         platform = f"{message.address.platform}:"
-        readers = [one for one in sorted(self.operators) if one.startswith(platform)]
-        if not readers:
+        operators = [one for one in sorted(self.operator_ids) if one.startswith(platform)]
+        if not operators:
             raise UserError(_NO_OPERATOR_REACHED_NOTICE)
-        found = await self.context.find_receipts(message.address.conversation, request.answered_at)
-        notes = [self._describe_report(message, *one) for one in found]
-        notices = [(person, note) for person in readers for note in notes]
+        pairs = await self.context.find_receipts(message.address.conversation, request.answered_at)
+        report_texts = [self._describe_report(message, *one) for one in pairs]
+        notices = [(person, note) for person in operators for note in report_texts]
         return CommandResult(_REPORTED_NOTICE, private_notices=notices)
 
     def _describe_report(self, message: IncomingMessage, number: int, receipt: Receipt) -> Text:
@@ -128,14 +128,14 @@ class AnswerReports:
             preset=receipt.preset,
             channel=message.address.channel,
             number=number,
-            text=self.context.mask(receipt.answer)[:_MAX_REPORTED_CHARS],
+            text=self.context.mask_secrets(receipt.answer)[:_MAX_REPORTED_CHARS],
         )
         return join_texts(filter(None, [text, self.context.find_answer_url(number)]))
 
 
 def describe_receipt(number: int, receipt: Receipt) -> Text:
-    lines = [_heading(number, receipt), *_budget_bars(receipt), *_named_span_lines(receipt)]
-    lines += [*_dropped_lines(receipt), *_tool_call_lines(receipt)]
+    lines = [_heading(number, receipt), *_budget_bars(receipt), *_lines_for_named_spans(receipt)]
+    lines += [*_lines_for_dropped_items(receipt), *_lines_for_tool_calls(receipt)]
     lines += [to_translatable(receipt.check)] if receipt.check else []
     return join_texts([*lines, _timing_line(receipt)])
 
@@ -158,14 +158,14 @@ def _heading(number: int, receipt: Receipt) -> Text:
 def _budget_bars(receipt: Receipt) -> Iterator[Text]:
     total_tokens = max(1, prompt_tokens(receipt))
     for section, tokens in tokens_by_section(receipt).items():
-        cells = min(_BAR_CELLS, max(1, round(_BAR_CELLS * tokens / total_tokens)))
-        bar = "█" * cells + "░" * (_BAR_CELLS - cells)
+        filled_cells = min(_BAR_CELLS, max(1, round(_BAR_CELLS * tokens / total_tokens)))
+        bar = "█" * filled_cells + "░" * (_BAR_CELLS - filled_cells)
         values = {"tokens": tokens, "share": f"{tokens / total_tokens:.0%}"}
         name = section_name(section)
         yield translatable("{bar} {section} {tokens} ({share})", bar=bar, section=name, **values)
 
 
-def _named_span_lines(receipt: Receipt) -> Iterator[Text]:
+def _lines_for_named_spans(receipt: Receipt) -> Iterator[Text]:
     named_spans = [span for span in receipt.layout if span.name]
     for span in named_spans[:_MAX_LISTED]:
         section, name = section_name(span.section), _quote_name(span.name, span.score)
@@ -174,7 +174,7 @@ def _named_span_lines(receipt: Receipt) -> Iterator[Text]:
         yield translatable("… and {count} more", count=len(named_spans) - _MAX_LISTED)
 
 
-def _dropped_lines(receipt: Receipt) -> Iterator[Text]:
+def _lines_for_dropped_items(receipt: Receipt) -> Iterator[Text]:
     if not receipt.dropped:
         yield translatable("Nothing was left out.")
     for one in receipt.dropped[:_MAX_LISTED]:
@@ -185,7 +185,7 @@ def _dropped_lines(receipt: Receipt) -> Iterator[Text]:
         yield translatable("Left out: {count} more", count=len(receipt.dropped) - _MAX_LISTED)
 
 
-def _tool_call_lines(receipt: Receipt) -> Iterator[Text]:
+def _lines_for_tool_calls(receipt: Receipt) -> Iterator[Text]:
     for one in receipt.tool_calls:
         result = " ".join(one.result.splitlines()[1:])
         placeholders = {"arguments": _quote_name(one.arguments), "result": _quote_name(result)}
@@ -204,28 +204,28 @@ def _describe_dropped(item: DroppedItem) -> Text:
 
 
 def _quote_name(name: str, score: float | None = None) -> str:
-    short = name if len(name) <= _MAX_NAME_CHARS else name[:_MAX_NAME_CHARS] + "…"
-    return f"“{short}”" if score is None else f"“{short}” {score:.2f}"
+    short_name = name if len(name) <= _MAX_NAME_CHARS else name[:_MAX_NAME_CHARS] + "…"
+    return f"“{short_name}”" if score is None else f"“{short_name}” {score:.2f}"
 
 
 def _timing_line(receipt: Receipt) -> Text:
     timings, usage, cost = receipt.timings, receipt.usage, receipt.charge.cost
-    parts = [translatable("queued {seconds} s", seconds=f"{timings.queued_seconds:.1f}")]
+    phrases = [translatable("queued {seconds} s", seconds=f"{timings.queued_seconds:.1f}")]
     if timings.first_word_seconds is not None:
-        first_seconds = f"{timings.first_word_seconds:.1f}"
-        parts.append(translatable("first token after {seconds} s", seconds=first_seconds))
-    parts.append(translatable("generated in {seconds} s", seconds=f"{timings.seconds:.1f}"))
+        first_word_seconds = f"{timings.first_word_seconds:.1f}"
+        phrases.append(translatable("first token after {seconds} s", seconds=first_word_seconds))
+    phrases.append(translatable("generated in {seconds} s", seconds=f"{timings.seconds:.1f}"))
     if usage.output_tokens:
-        parts.append(translatable("{tokens} tokens", tokens=usage.output_tokens))
+        phrases.append(translatable("{tokens} tokens", tokens=usage.output_tokens))
     if usage.cached_tokens:
-        share = usage.cached_tokens / max(usage.cached_tokens, prompt_tokens(receipt))
-        values = {"tokens": usage.cached_tokens, "share": f"{share:.0%}"}
-        parts.append(translatable("{tokens} prompt tokens were cached ({share})", **values))
+        cached_share = usage.cached_tokens / max(usage.cached_tokens, prompt_tokens(receipt))
+        values = {"tokens": usage.cached_tokens, "share": f"{cached_share:.0%}"}
+        phrases.append(translatable("{tokens} prompt tokens were cached ({share})", **values))
     if cost is None:
-        parts.append(translatable("cost not known"))
+        phrases.append(translatable("cost not known"))
     else:
-        parts.append(translatable("cost {amount}", amount=format_cost(cost)))
-    return join_texts(parts, translatable(", "))
+        phrases.append(translatable("cost {amount}", amount=format_cost(cost)))
+    return join_texts(phrases, translatable(", "))
 
 
 _BUDGET_TITLES = {
@@ -243,7 +243,7 @@ class UsageView:
 
     totals: UsageTotals
     budgets: Budgets
-    caps: Callable[[IncomingMessage, Preset], Sequence[BudgetCap]]
+    find_caps: Callable[[IncomingMessage, Preset], Sequence[BudgetCap]]
 
     @private_command(
         "settings usage", marked("show the cost of your answers, and your remaining budgets")
@@ -256,7 +256,7 @@ class UsageView:
         lines = [
             await self._period_line(message, period, start) for period, start in starts.items()
         ]
-        caps = self.caps(message, request.active.first.preset)
+        caps = self.find_caps(message, request.active.first.preset)
         spent_by_key = await self.budgets.spent_amounts(caps) if caps else {}
         lines += [_budget_line(cap, spent_by_key.get(cap.key, 0)) for cap in caps]
         return CommandResult(join_texts(lines))
@@ -288,11 +288,11 @@ def _describe_cost(total: UsageTotal) -> Text:
     )
 
 
-def _budget_line(cap: BudgetCap, amount: int) -> Text:
+def _budget_line(cap: BudgetCap, spent_amount: int) -> Text:
     return translatable(
         "{period}, {title}: {spent} of {limit} used",
         period=_PERIOD_TITLES[cap.period],
         title=_BUDGET_TITLES[cap.kind],
-        spent=format_cost(amount),
+        spent=format_cost(spent_amount),
         limit=format_cost(cap.limit),
     )

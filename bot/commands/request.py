@@ -61,7 +61,7 @@ class CommandRequest:
         await settings.set(scope, key, value, self.incoming.author.id, is_audited=is_audited)
 
     @property
-    def change_author(self) -> dict[str, Any]:
+    def author_arguments(self) -> dict[str, Any]:
         """The arguments `author` and `is_audited` of the functions that store settings."""
         return {"author": self.incoming.author.id, "is_audited": not self.incoming.is_private}
 
@@ -98,7 +98,7 @@ class CommandResult:
     forgotten_id: str | None = None
     """The platform's id of a message to delete from the history for good."""
     forgets_answers: bool = False
-    asks_age: bool = False
+    asks_for_age: bool = False
     """Whether the text asks the author to confirm that they are an adult."""
     turns: tuple[Turn, ...] = ()
     """Turns to add to the history, from an imported conversation."""
@@ -178,8 +178,8 @@ def listed_commands(
             group = specs_by_name.get(name, groups_by_name[name])
             spec = replace(group, actions=(*group.actions, replace(spec, name=action)))
         specs_by_name[name] = spec
-    first = {name: place for place, name in enumerate(order)}
-    return tuple(sorted(specs_by_name.values(), key=lambda spec: first.get(spec.name, len(first))))
+    ranks = {name: place for place, name in enumerate(order)}
+    return tuple(sorted(specs_by_name.values(), key=lambda spec: ranks.get(spec.name, len(ranks))))
 
 
 def handlers_by_command(*owners: Any) -> dict[str, Handler]:

@@ -135,7 +135,7 @@ class DraftComposer:
         active = await self._replace_speaker(speaker, scene)
         group = MessageGroup(claim, InboxMessage(0, message, 0))
         question = AskedQuestion(message, (speaker,))
-        context = await sources.load(group, question, active, session_before=scene.earlier_session)
+        context = await sources.load(group, question, active, earlier_session=scene.earlier_session)
         context.turns.extend(scene.answers)
         prompt = await sources.fit(preset, context)
         return build_receipt(_NO_ANSWER, prompt, preset, version, AnswerCharge())

@@ -83,7 +83,7 @@ class AnswerCheck:
     moderator: str = ""
     """The name of the provider that moderates; empty: no moderation."""
     backend: Backend | None = None
-    withholds_unchecked: bool = False
+    withholds_unchecked_answers: bool = False
 
     def __post_init__(self) -> None:
         self._failures: list[str] = []
@@ -182,7 +182,7 @@ class AnswerCheck:
         except (BackendUnavailable, TimeoutError) as error:
             reason = str(error) or "no answer in time"
             _log.warning("answer_not_checked", provider=self.moderator, reason=reason)
-            if self.withholds_unchecked:
+            if self.withholds_unchecked_answers:
                 self._refuse(_WITHHELD_UNCHECKED, "withheld_unchecked")
             else:
                 self.note = _SHOWN_UNCHECKED

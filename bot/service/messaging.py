@@ -178,7 +178,7 @@ class MessagingContainer(StorageContainer, ABC):
         try:
             if command is not None and command.name == "edit":
                 routed_message = await self.history_router.route_command(message)
-                text = await self.answer_buttons.text_to_edit(routed_message)
+                text = await self.answer_buttons.find_text_to_edit(routed_message)
                 return _make_form(_EDIT_FORM_TEXTS, text, language)
             if await self.access.may_run_admin_command(message, name):  # which an admin may do
                 message = replace(message, author_is_admin=True)

@@ -44,7 +44,7 @@ from bot.turn.prompt_inputs import PromptSources, TurnContext
 
 _log = structlog.get_logger(__name__)
 _MAX_RECORDED_EDITS = 300
-_SECONDS_BETWEEN_MODEL_NOTICES = 30 * 86400.0
+_SECONDS_BETWEEN_SAMPLE_MODEL_NOTICES = 30 * 86400.0
 _SECONDS_BETWEEN_ADULT_NOTICES = 600.0
 _LAST_LATIN_LETTER = "\u024f"
 _MEMORY_NOTICE = translatable(
@@ -77,14 +77,14 @@ class AnswerPipeline:
         active: ActiveCharacters,
         stop: StopFlag,
         removed_turns: TurnRange | None = None,
-        session_before: Session | None = None,
+        earlier_session: Session | None = None,
         first_part: int = 0,
     ) -> TurnResult:
         """Generate the speakers' answers, then reactions of other characters, until stopped.
 
         If a speaker fails, the others still answer. If the author is over the rate limit, wait
         first. `removed_turns` are left out of the context, because they are about to be deleted.
-        `session_before`, if given, is the context instead of the stored session.
+        `earlier_session`, if given, is the context instead of the stored session.
 
         Raises `AnswerRefused` if the platform rejects the answer, `BackendError` if all speakers
         failed, `UserError` if the author can fix the problem, and `AlreadyNotified` if the author
@@ -98,19 +98,19 @@ class AnswerPipeline:
             return self._refusal_result(message, limit_notice, first_part, is_new=is_new)
         speakers, active = await self._drop_adult_speakers(question, active)
         context = await self.sources.load(
-            group, question, active, removed_turns, session_before, first_part
+            group, question, active, removed_turns, earlier_session, first_part
         )
         if is_unreadable(message, context.files):
             unread_notice = explain_unread_files(context.files.unread_files)
             return self._refusal_result(message, unread_notice, first_part)
-        if is_new and session_before is None and not question.in_place_of:
+        if is_new and earlier_session is None and not question.in_place_of:
             context = await self._add_greeting(context, len(question.earlier_turns))
         await self._generate_answers(speakers, context, stop)
         has_memory = any(one.memory for one in active.presets)
         if has_memory and await self.extractor.claim_first_notice(message.author.id):
             context.notices.append(_MEMORY_NOTICE)
         if stop.is_requested and not context.turns:
-            await self._regenerate_if_shown(speakers, context, stop)
+            await self._answer_again_if_shown(speakers, context, stop)
         if context.parts and active.first.preset.buttons:
             buttons = answer_buttons(context.part_name(context.parts[-1].part), message.locale)
             context.parts[:] = self.replies.with_buttons(message.address, context.parts, buttons)
@@ -149,10 +149,10 @@ class AnswerPipeline:
             raise
         return speakers, active
 
-    async def _add_greeting(self, context: TurnContext, gathered_count: int) -> TurnContext:
+    async def _add_greeting(self, context: TurnContext, gathered_turn_count: int) -> TurnContext:
         active, session, first_part = context.active, context.session, context.first_part
         speaker = active.first
-        earlier_turns = session.turns[: len(session.turns) - gathered_count]
+        earlier_turns = session.turns[: len(session.turns) - gathered_turn_count]
         if speaker.preset.prompter or not all(turn.observed for turn in earlier_turns):
             return context
         rng = seeded_random(context.part_name(first_part))
@@ -164,16 +164,16 @@ class AnswerPipeline:
         check_arguments = (context.incoming, speaker.preset.name, greeting, speaker.preset.provider)
         greeting = await self.models.check_greeting(*check_arguments)
         limits = self.replies.limits(context.incoming.address)
-        line, face = active.name_line_and_face(speaker, context.character_names, limits)
-        parts = final_parts(line + greeting, limits, first_part, face)
-        destinations = PartDestinations(first_part, max_live_parts=len(parts))
+        name_line, face = active.name_line_and_face(speaker, context.character_names, limits)
+        greeting_parts = final_parts(name_line + greeting, limits, first_part, face)
+        destinations = PartDestinations(first_part, max_live_parts=len(greeting_parts))
         display = self.replies.show_live(context.claim, context.message, destinations, face=face)
-        async with display as live:
-            live.final_texts = [one.content.text for one in parts]
-        sent_as = tuple(context.part_name(one.part) for one in parts)
+        async with display as live_greeting:
+            live_greeting.final_texts = [one.content.text for one in greeting_parts]
+        sent_as = tuple(context.part_name(one.part) for one in greeting_parts)
         turn = self._assistant_turn(greeting, speaker, sent_as)
-        context.parts.extend(parts)
-        context.replies.append(live)
+        context.parts.extend(greeting_parts)
+        context.replies.append(live_greeting)
         return replace(
             context,
             session=replace(session, turns=(turn, *session.turns)),
@@ -202,14 +202,14 @@ class AnswerPipeline:
         if not context.turns and not stop.is_requested:
             raise failures[0]
 
-    async def _regenerate_if_shown(
+    async def _answer_again_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
     ) -> None:
         """Ignore a stop if a process showed part of the answer before it crashed; answer again."""
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
-        opened_parts = await self.sources.conversations.list_opened_parts(context.message)
-        own_parts = {one for one in message_part_numbers(opened_parts) if one >= context.first_part}
+        sent_parts = await self.sources.conversations.list_opened_parts(context.message)
+        own_parts = {one for one in message_part_numbers(sent_parts) if one >= context.first_part}
         shown_parts = own_parts.difference(context.opened_parts)
         if shown_parts:
             stop.resume_until_text(max(shown_parts))
@@ -233,7 +233,7 @@ class AnswerPipeline:
         limits, active = self.replies.limits(address), context.active
         first_part = context.next_part
         previous_reply = context.replies[-1] if context.replies else None
-        line, face = active.name_line_and_face(speaker, context.character_names, limits)
+        name_line, face = active.name_line_and_face(speaker, context.character_names, limits)
         form = _long_answer_form(preset, context.incoming, limits)
         async with self.replies.show_live(
             context.claim,
@@ -244,7 +244,7 @@ class AnswerPipeline:
             can_stop=preset.buttons,
         ) as live_reply:
             stop.start_part(first_part)
-            request = AnswerRequest(speaker, line, context, live_reply, stop)
+            request = AnswerRequest(speaker, name_line, context, live_reply, stop)
             receipt = await self.models.generate(request)
         context.opened_parts.extend(live_reply.opened_parts)
         if not receipt.answer:  # stopped before the first word
@@ -254,8 +254,8 @@ class AnswerPipeline:
             context.turns.append(self._assistant_turn(receipt.answer, speaker, ()))
             context.receipts.append(_with_edit_times(receipt, live_reply, context.incoming))
             return
-        text = line + receipt.answer + _ending_text(receipt, context.incoming.locale)
-        text += _files_notice(context)
+        text = name_line + receipt.answer + _ending_text(receipt, context.incoming.locale)
+        text += _unread_files_notice(context)
         text_parts = final_parts(text, limits, first_part, face)
         parts = arrange_parts(text_parts, text, form, context.incoming.locale, context.part_name)
         if preset.thoughts == "folded":
@@ -268,10 +268,10 @@ class AnswerPipeline:
         sent_as = tuple(context.part_name(one.part) for one in parts)
         context.turns.append(self._assistant_turn(receipt.answer, speaker, sent_as))
         context.receipts.append(_with_edit_times(receipt, live_reply, context.incoming))
-        if await self._should_tell_model_is_weak(receipt, context):
+        if await self._should_warn_of_weak_model(receipt, context):
             context.notices.append(_SAMPLE_MODEL_NOTICE)
 
-    async def _should_tell_model_is_weak(self, receipt: Receipt, context: TurnContext) -> bool:
+    async def _should_warn_of_weak_model(self, receipt: Receipt, context: TurnContext) -> bool:
         """Return whether to warn this chat that the sample model is too weak for it."""
         backend = self.models.backends.get(receipt.provider)
         if backend is None or not backend.is_sample_model(receipt.prompt.model):
@@ -280,11 +280,11 @@ class AnswerPipeline:
         if not (is_repetitive or _is_mostly_non_latin(context.incoming.text)):
             return False
         notice_name = f"sample model {context.claim.conversation}"
-        return await self.notices.is_due(notice_name, _SECONDS_BETWEEN_MODEL_NOTICES)
+        return await self.notices.is_due(notice_name, _SECONDS_BETWEEN_SAMPLE_MODEL_NOTICES)
 
     def _pick_reacting_character(self, context: TurnContext) -> tuple[ActivePreset, ...]:
-        newest_speaker = context.turns[-1].preset if context.turns else None
-        if not context.active.is_group and newest_speaker == context.active.first.preset.name:
+        newest_speaker_name = context.turns[-1].preset if context.turns else None
+        if not context.active.is_group and newest_speaker_name == context.active.first.preset.name:
             return ()
         candidates = select_reaction(
             context.active.presets,
@@ -321,11 +321,11 @@ def _long_answer_form(preset: Preset, message: IncomingMessage, limits: Limits) 
     return supported_form(preset.long_answer, limits)
 
 
-def _files_notice(context: TurnContext) -> str:
+def _unread_files_notice(context: TurnContext) -> str:
     notice = None if context.turns else explain_skipped_files(context.files)
     return f"\n\n{translate(notice, supported_language(context.incoming.locale))}" if notice else ""
 
 
 def _ending_text(receipt: Receipt, locale: str | None) -> str:
-    marks = None if receipt.is_withheld else describe_ending(receipt.reason, receipt.tool_calls)
-    return translate(marks, supported_language(locale)) if marks else ""
+    ending = None if receipt.is_withheld else describe_ending(receipt.reason, receipt.tool_calls)
+    return translate(ending, supported_language(locale)) if ending else ""

@@ -40,19 +40,19 @@ class LeaseKeeper:
 
     def outlasts_request(self, claim: Claim) -> bool:
         """Return whether the claim's lease outlasts a request that is sent now."""
-        held_at = self._held_since.get(claim)
-        return held_at is not None and self.clock.monotonic() < held_at + LEASE_SECONDS / 2
+        held_since = self._held_since.get(claim)
+        return held_since is not None and self.clock.monotonic() < held_since + LEASE_SECONDS / 2
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
         """Renew a claim during the block; if the claim is lost, cancel the block with `Fenced`."""
-        worker = asyncio.current_task()
-        assert worker is not None  # noqa: S101 -- claims are worked on by tasks
-        self._workers[claim] = worker
+        worker_task = asyncio.current_task()
+        assert worker_task is not None  # noqa: S101 -- claims are worked on by tasks
+        self._workers[claim] = worker_task
         try:
             yield
         except asyncio.CancelledError:
-            if claim in self._lost_claims and worker.uncancel() == 0:
+            if claim in self._lost_claims and worker_task.uncancel() == 0:
                 raise Fenced(f"the lease of {claim.conversation} was lost") from None
             raise
         finally:
@@ -82,8 +82,8 @@ SUSPECT_CRASHES = 2
 _FIRST_WAIT_SECONDS = 4.0  # for a suspect; four times as long after each further crash
 _MAX_WAIT_SECONDS = 60.0
 _DEFERRAL_SECONDS = 10.0
-_MAX_SHARE_IN_FLIGHT = 1 / 3
-_MIN_IN_FLIGHT = 2
+_MAX_SHARE_RUNNING = 1 / 3
+_MIN_RUNNING_SUSPECTS = 2
 """The number of suspects that may always run at once, because one may take very long."""
 
 
@@ -116,9 +116,9 @@ class _TrackedAttempt:
 
     @property
     def max_wait_seconds(self) -> float:
-        growth = 4.0 ** min(self.message.crashes - SUSPECT_CRASHES, 3)
-        longest_wait = min(_FIRST_WAIT_SECONDS * growth, _MAX_WAIT_SECONDS)
-        return longest_wait if self.message.own_crashes else longest_wait * self.random_rank
+        wait_factor = 4.0 ** min(self.message.crashes - SUSPECT_CRASHES, 3)
+        max_seconds = min(_FIRST_WAIT_SECONDS * wait_factor, _MAX_WAIT_SECONDS)
+        return max_seconds if self.message.own_crashes else max_seconds * self.random_rank
 
 
 class IsolationGate:
@@ -128,9 +128,9 @@ class IsolationGate:
     usually start one at a time.
     """
 
-    def __init__(self, clock: Clock, dice: Callable[[], float] = random.random) -> None:
+    def __init__(self, clock: Clock, random_number: Callable[[], float] = random.random) -> None:
         self._clock = clock
-        self._dice = dice
+        self._random_number = random_number
         self._in_flight_count = 0
         self._suspects: list[_TrackedAttempt] = []
         """Suspects that wait or are in flight."""
@@ -142,11 +142,11 @@ class IsolationGate:
 
     @contextlib.asynccontextmanager
     async def wait_until_admitted(
-        self, message: InboxMessage, record: RecordAttempt
+        self, message: InboxMessage, record_state: RecordAttempt
     ) -> AsyncIterator[None]:
         """Wait until a message may be processed, then run the block.
 
-        `record` stores whether other messages are processed at the same time.
+        `record_state` stores whether other messages are processed at the same time.
         """
         if not message.crashes and self._lone_attempt is None and not self._lock.locked():
             self._in_flight_count += 1  # the normal case: nothing to record
@@ -155,9 +155,9 @@ class IsolationGate:
             finally:
                 self._in_flight_count -= 1
             return
-        attempt = _TrackedAttempt(message, record, self._dice())
-        enter = self._admit_suspect if attempt.is_suspect else self._admit_normally
-        async with enter(attempt):
+        attempt = _TrackedAttempt(message, record_state, self._random_number())
+        admit_attempt = self._admit_suspect if attempt.is_suspect else self._admit_normally
+        async with admit_attempt(attempt):
             yield
 
     @contextlib.asynccontextmanager
@@ -176,7 +176,7 @@ class IsolationGate:
     @contextlib.asynccontextmanager
     async def _admit_suspect(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
         if attempt.message.own_crashes:
-            await self._defer(attempt)
+            await self._wait_before_suspect(attempt)
         self._suspects.append(attempt)
         wait_seconds = attempt.max_wait_seconds
         cancel_timers = [
@@ -185,7 +185,7 @@ class IsolationGate:
         ]
         try:
             await asyncio.sleep(0)  # let all suspects claimed at the same time join the queue
-            self._start_next()
+            self._start_next_suspect()
             await attempt.may_start.wait()
             await self._record_start(attempt)
             yield
@@ -195,7 +195,7 @@ class IsolationGate:
             self._suspects.remove(attempt)
             self._end_attempt(attempt)
 
-    async def _defer(self, attempt: _TrackedAttempt) -> None:
+    async def _wait_before_suspect(self, attempt: _TrackedAttempt) -> None:
         """Wait some seconds before a suspect starts.
 
         If the process crashes while this message waits and no suspect runs, the message is no
@@ -210,7 +210,7 @@ class IsolationGate:
         finally:
             self._deferred_attempts.remove(attempt)
 
-    def _start_next(self) -> None:
+    def _start_next_suspect(self) -> None:
         if self._suspects and not self._running_count:
             self._start(min(self._suspects, key=lambda one: one.sort_key))
 
@@ -219,12 +219,12 @@ class IsolationGate:
         self._start_due_suspects()
 
     def _start_due_suspects(self) -> None:
-        limit = max(_MIN_IN_FLIGHT, math.ceil(len(self._suspects) * _MAX_SHARE_IN_FLIGHT))
-        most_crashes = max((one.message.crashes for one in self._suspects), default=0)
+        limit = max(_MIN_RUNNING_SUSPECTS, math.ceil(len(self._suspects) * _MAX_SHARE_RUNNING))
+        max_crashes = max((one.message.crashes for one in self._suspects), default=0)
         for attempt in self._suspects:
             # A crash beside suspects with fewer crashes would make them just as suspicious.
-            is_next = attempt.is_due and attempt.message.crashes == most_crashes
-            if is_next and self._running_count < limit:
+            may_start_now = attempt.is_due and attempt.message.crashes == max_crashes
+            if may_start_now and self._running_count < limit:
                 self._start(attempt)
 
     def _start(self, attempt: _TrackedAttempt) -> None:
@@ -240,7 +240,7 @@ class IsolationGate:
         attempt.may_start.set()  # so that a cancelled attempt is not started later
         self._clear_lone_attempt(attempt)
         self._start_due_suspects()
-        self._start_next()
+        self._start_next_suspect()
 
     def _clear_lone_attempt(self, attempt: _TrackedAttempt) -> None:
         if self._lone_attempt is attempt:
@@ -251,11 +251,11 @@ class IsolationGate:
         async with self._lock:
             if attempt.is_suspect:  # a crash caused by this suspect must not clear deferred ones
                 for deferred_attempt in self._deferred_attempts:
-                    await _record_other_attempt(deferred_attempt, AttemptState.NONE)
+                    await _record_concurrent_attempt(deferred_attempt, AttemptState.NONE)
             lone_attempt = self._lone_attempt
             if lone_attempt is not None and (attempt.is_suspect or not lone_attempt.is_suspect):
                 self._lone_attempt = None
-                await _record_other_attempt(lone_attempt, AttemptState.BESIDE_OTHERS)
+                await _record_concurrent_attempt(lone_attempt, AttemptState.BESIDE_OTHERS)
             if attempt.is_suspect:
                 is_alone = self._running_count == 1
             else:
@@ -273,7 +273,7 @@ async def _record_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None
         attempt.recorded_state = state
 
 
-async def _record_other_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None:
+async def _record_concurrent_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None:
     """Record an attempt for another message; if its claim was lost, leave it to its own task."""
     with contextlib.suppress(Fenced, StoreError):
         await _record_attempt(attempt, state)

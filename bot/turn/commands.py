@@ -52,11 +52,11 @@ from bot.value_class import value_class
 _MESSAGE_FORGOTTEN_NOTICE = translatable(
     "I have forgotten that message and everything that was stored about it."
 )
-_CHANGED_NOTICE = translatable("Changed.")
+_ANSWER_CHANGED_NOTICE = translatable("Changed.")
 _RECAP_STOPPED_NOTICE = translatable("The recap was stopped.")
 _IMPOSSIBLE_NOTICE = translatable("I can't do that here.")
 _MAX_LOADED_TURNS = 400
-_Greeting: TypeAlias = tuple[Turn | None, str, Face | None]
+_PreparedGreeting: TypeAlias = tuple[Turn | None, str, Face | None]
 """A greeting with its name line and face, if there is one."""
 
 
@@ -81,21 +81,21 @@ class CommandRunner:
     async def _run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
         message, finisher, buttons = request.incoming, self.finisher, self.stages.buttons
         quoted_id = message.quote.message_id if message.quote is not None else None
-        is_on_message = quoted_id is not None
+        is_about_quoted_message = quoted_id is not None
         is_report = request.command in {Command("report"), Command("settings", "report")}
         match request.command.name:
-            case "retry" if is_on_message:
+            case "retry" if is_about_quoted_message:
                 question, replaced_turns = await self._find_question_to_retry(group.claim, request)
                 return await self.answers.answer(group, question, request.active, replaced_turns)
-            case "edit" if is_on_message:
+            case "edit" if is_about_quoted_message:
                 edit_result = await self._edit_message(group, request)
                 return "command", await finisher.finish(
-                    group, add_private_response(group.message, edit_result, _CHANGED_NOTICE)
+                    group, add_private_response(group.message, edit_result, _ANSWER_CHANGED_NOTICE)
                 )
-            case "forget" if is_on_message:
+            case "forget" if is_about_quoted_message:
                 request = replace(request, is_asker=await buttons.is_asker(message))
-            case name if (name == "context" or is_report) and is_on_message:
-                quoted_turn, exchange = await buttons.find_quoted(message)
+            case name if (name == "context" or is_report) and is_about_quoted_message:
+                quoted_turn, exchange = await buttons.find_quoted_exchange(message)
                 if not is_report:
                     await buttons.check_reader(message, exchange)
                 request = replace(request, answered_at=_find_answer_time(quoted_turn, exchange))
@@ -130,15 +130,15 @@ class CommandRunner:
         group: MessageGroup,
         request: CommandRequest,
         result: CommandResult,
-        menu: CommandResult | None = None,
+        menu_result: CommandResult | None = None,
     ) -> InboxMessage | None:
-        """Store a command's result and reply; `menu` is the new content of its menu, if any."""
+        """Store a command's result and reply; `menu_result` is its menu's new content, if any."""
         stages, finisher, claim = self.stages, self.finisher, group.claim
         result = await self.check_greeting(request.incoming, result)
         if result.keeps_unanswered:
             session = await stages.conversations.load_session(claim, _MAX_LOADED_TURNS)
-            is_begun = session.has_answer or len(session.turns) >= _MAX_LOADED_TURNS
-            result = replace(result, new_session=is_begun)
+            has_begun = session.has_answer or len(session.turns) >= _MAX_LOADED_TURNS
+            result = replace(result, new_session=has_begun)
         if result.deletes_history:
             copy_count = await stages.deletions.request_channel_deletion(request.incoming)
             deletion_notice = translatable_count(
@@ -147,9 +147,9 @@ class CommandRunner:
                 copy_count + await finisher.delete_history(claim),
             )
             result = replace(result, text=join_texts([deletion_notice, result.text], " "))
-        turn_result = await self._compose_result(group.message, request, result, menu)
-        finish = finisher.finish_forgetting if result.deleted_ids else finisher.finish
-        next_message = await finish(group, turn_result)
+        turn_result = await self._compose_result(group.message, request, result, menu_result)
+        finish_turn = finisher.finish_forgetting if result.deleted_ids else finisher.finish
+        next_message = await finish_turn(group, turn_result)
         if result.new_session:
             for memory in stages.memories:
                 await memory.end_session(claim.conversation)
@@ -165,10 +165,10 @@ class CommandRunner:
         stages.decisions.log_refusal(message, access)
         issue_code, needs_code = stages.commands.pairing.issue_code, access.rule == "dm pairing"
         code = await issue_code(message) if needs_code else ""
-        is_due = await stages.access.should_report_refusal(message, access, code)
-        if not (is_due or message.interaction is not None):
+        should_tell_author = await stages.access.should_report_refusal(message, access, code)
+        if not (should_tell_author or message.interaction is not None):
             return await finisher.finish(group, TurnResult())
-        if not is_due and message.has_public_response:
+        if not should_tell_author and message.has_public_response:
             return await finisher.finish_with_text(group, _IMPOSSIBLE_NOTICE)
         notice = explain_refusal(access.rule, code)
         return await finisher.finish_with_text(group, notice, is_private=True, is_quiet=True)
@@ -188,12 +188,12 @@ class CommandRunner:
         """Greet, as a character, a group that the bot was added to; then send `result.text`."""
         incoming, address = group.message.incoming, group.message.incoming.address
         prepared_greeting = await self._prepare_greeting(address, scopes, result, self.stages.now())
-        greeting = self._greeting_result(group.message, prepared_greeting, 0)
+        turn_result = self._greeting_result(group.message, prepared_greeting, 0)
         if result.text:
-            number, notice_parts = len(greeting.outgoing), self.stages.replies.notice_parts
+            number, notice_parts = len(turn_result.outgoing), self.stages.replies.notice_parts
             notice = notice_parts(address, result.text, incoming.locale, number)
-            greeting = replace(greeting, outgoing=[*greeting.outgoing, *notice])
-        return await self.finisher.finish(group, greeting)
+            turn_result = replace(turn_result, outgoing=[*turn_result.outgoing, *notice])
+        return await self.finisher.finish(group, turn_result)
 
     async def forget_person(
         self, group: MessageGroup, person_id: str | None
@@ -205,8 +205,8 @@ class CommandRunner:
         if person_id is None:
             await self.finisher.delete_history(group.claim)
             return await self.finisher.finish(group, TurnResult(new_session=True))
-        ids = await self.stages.conversations.find_turns_by_person(group.claim, person_id)
-        result = TurnResult(change=HistoryChange(deleted_ids=ids))
+        turn_ids = await self.stages.conversations.find_turns_by_person(group.claim, person_id)
+        result = TurnResult(change=HistoryChange(deleted_ids=turn_ids))
         return await self.finisher.finish_forgetting(group, result, person_id)
 
     # commands that reply to one message
@@ -216,7 +216,7 @@ class CommandRunner:
     ) -> tuple[AskedQuestion, TurnRange | None]:
         """Return the question to answer again, and the turns to replace, if any."""
         message, buttons = request.incoming, self.stages.buttons
-        quoted_turn, exchange = await buttons.find_quoted(message)
+        quoted_turn, exchange = await buttons.find_quoted_exchange(message)
         await buttons.check_asker(message, exchange)
         question = exchange.question.turn
         repeated_question = build_repeated_question(
@@ -227,15 +227,15 @@ class CommandRunner:
             earlier_turns = tuple(exchange.earlier_session.turns)
             return AskedQuestion(repeated_question, speakers, exchange.parts, earlier_turns), None
         session = await self.stages.conversations.load_session(claim, _MAX_LOADED_TURNS)
-        turns_since = _count_turns_since(question, session.turns)
-        return AskedQuestion(repeated_question, speakers), TurnRange(0, turns_since)
+        newer_turn_count = _count_turns_from(question, session.turns)
+        return AskedQuestion(repeated_question, speakers), TurnRange(0, newer_turn_count)
 
     async def _edit_message(self, group: MessageGroup, request: CommandRequest) -> TurnResult:
         message, text, buttons = request.incoming, request.argument, self.stages.buttons
         if not text:
             example = "/edit It was a dark night."
             raise UserError(translatable("Which text? For example: {example}", example=example))
-        quoted_turn, exchange = await buttons.find_quoted(message)
+        quoted_turn, exchange = await buttons.find_quoted_exchange(message)
         await buttons.check_editor(message, quoted_turn, exchange, audited_as="edit answer")
         if quoted_turn.turn.role != "user":
             return self._edit_answer(group.message, request, quoted_turn, exchange)
@@ -259,16 +259,16 @@ class CommandRunner:
         incoming, active, replies = request.incoming, request.active, self.stages.replies
         answer = _find_shown_version(turn, exchange)
         parts = tuple(name for name in answer.turn.sent_as if name in exchange.parts)
-        line, face = self.stages.find_speaker(answer.turn, incoming.address, active)
-        outgoing = replies.final_parts(incoming.address, line + request.argument, 0, face)
-        names = tuple(message.reused_part_name(parts, one.part) for one in outgoing)
-        version = replace(answer.turn, text=request.argument, at=incoming.at, sent_as=names)
+        name_line, face = self.stages.find_speaker(answer.turn, incoming.address, active)
+        outgoing = replies.final_parts(incoming.address, name_line + request.argument, 0, face)
+        part_names = tuple(message.reused_part_name(parts, one.part) for one in outgoing)
+        version = replace(answer.turn, text=request.argument, at=incoming.at, sent_as=part_names)
         if answer == exchange.answers[-1] and active.first.preset.buttons:
-            count = len(exchange.versions[-1]) + 1
-            buttons = answer_buttons(names[-1], incoming.locale, count, count)
+            version_count = len(exchange.versions[-1]) + 1
+            buttons = answer_buttons(part_names[-1], incoming.locale, version_count, version_count)
             outgoing = replies.with_buttons(incoming.address, outgoing, buttons)
-        change = HistoryChange(versions={answer.id: version})
-        return TurnResult(outgoing=outgoing, change=change, in_place_of=parts)
+        history_change = HistoryChange(versions={answer.id: version})
+        return TurnResult(outgoing=outgoing, change=history_change, in_place_of=parts)
 
     async def _forget_message(
         self, group: MessageGroup, result: CommandResult
@@ -296,28 +296,28 @@ class CommandRunner:
         message: InboxMessage,
         request: CommandRequest,
         result: CommandResult,
-        menu: CommandResult | None,
+        menu_result: CommandResult | None,
     ) -> TurnResult:
         incoming, notice_parts = request.incoming, self.stages.replies.notice_parts
         address = incoming.address
         is_hidden = message.incoming.interaction is not None and not incoming.has_public_response
         greeting = await self._prepare_greeting(address, incoming.scopes, result, request.now)
-        turn, line, face = greeting
-        is_apart = is_hidden or bool(line) or face is not None
+        turn, name_line, face = greeting
+        is_apart = is_hidden or bool(name_line) or face is not None
         texts = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
         reply_result = self._reply_result(
-            message, incoming, menu or replace(result, text=join_texts(texts, "\n\n"))
+            message, incoming, menu_result or replace(result, text=join_texts(texts, "\n\n"))
         )
         outgoing = list(reply_result.outgoing)
         if is_hidden and result.changes_channel and not incoming.is_private:
             name = " ".join(incoming.author.name.split())
-            told = translatable("Changed by {name}: {change}", name=name, change=result.text)
-            told = told if name else join_texts([result.text])  # people who opted out have no name
-            outgoing += notice_parts(address, told, incoming.locale, len(outgoing))
-        for person, told in result.private_notices:
-            note = notice_parts(address, told, incoming.locale, len(outgoing))
-            delivery = PrivateDelivery(person, incoming.locale, is_quiet=True)
-            outgoing += [replace(one, private=delivery) for one in note]
+            text = translatable("Changed by {name}: {change}", name=name, change=result.text)
+            text = text if name else join_texts([result.text])  # people who opted out have no name
+            outgoing += notice_parts(address, text, incoming.locale, len(outgoing))
+        for person, text in result.private_notices:
+            notice = notice_parts(address, text, incoming.locale, len(outgoing))
+            private_delivery = PrivateDelivery(person, incoming.locale, is_quiet=True)
+            outgoing += [replace(one, private=private_delivery) for one in notice]
         greeting_result = TurnResult([turn] if turn else [])
         if is_apart:
             greeting_result = self._greeting_result(message, greeting, len(outgoing))
@@ -332,7 +332,7 @@ class CommandRunner:
 
     async def _prepare_greeting(
         self, address: Address, scopes: Sequence[str], result: CommandResult, now: datetime
-    ) -> _Greeting:
+    ) -> _PreparedGreeting:
         if not result.greeting:
             return None, "", None
         turn = Turn("assistant", result.greeting, None, now, result.greeter)
@@ -341,13 +341,13 @@ class CommandRunner:
         return turn, *self.stages.find_speaker(turn, address, active)
 
     def _greeting_result(
-        self, message: InboxMessage, greeting: _Greeting, first_part: int
+        self, message: InboxMessage, greeting: _PreparedGreeting, first_part: int
     ) -> TurnResult:
         """Return separate messages that greet the channel, numbered from `first_part`."""
-        turn, line, face = greeting
+        turn, name_line, face = greeting
         if turn is None:
             return TurnResult()
-        address, text = message.incoming.address, line + turn.text
+        address, text = message.incoming.address, name_line + turn.text
         parts = self.stages.replies.final_parts(address, text, first_part, face)
         part_names = tuple(message.part_name(one.part) for one in parts)
         return TurnResult([replace(turn, sent_as=part_names)], parts)
@@ -365,7 +365,7 @@ class CommandRunner:
             outgoing = self.finisher.make_private_to_author(incoming, outgoing)
         part_names = tuple(message.part_name(one.part) for one in outgoing)
         buttons = reply.buttons
-        if reply.asks_age:
+        if reply.asks_for_age:
             buttons = action_buttons(part_names[-1], incoming.locale, ButtonAction.ADULT)
         outgoing = replies.with_buttons(address, outgoing, buttons, reply.menus)
         if reply.in_place_of:
@@ -384,7 +384,7 @@ def _find_answer_time(turn: StoredTurn, exchange: Exchange) -> datetime:
     return answers[0].turn.at
 
 
-def _count_turns_since(question: Turn, turns: Sequence[Turn]) -> int:
+def _count_turns_from(question: Turn, turns: Sequence[Turn]) -> int:
     for number, turn in enumerate(reversed(turns), 1):
         if (turn.role, turn.at, turn.text) == (question.role, question.at, question.text):
             return number

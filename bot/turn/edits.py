@@ -34,7 +34,7 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _MAX_LOADED_TURNS = 400
-_MAX_AGE_TO_ANSWER = timedelta(minutes=5)
+_MAX_AGE_OF_ANSWERED_EDIT = timedelta(minutes=5)
 """The maximum age of a message that an edit can turn into a new question."""
 
 
@@ -56,12 +56,12 @@ class EditHandler:
         stages, claim, exchange = self.stages, group.claim, None
         conversations = stages.conversations
         incoming = await recognize_reply(conversations, claim, edit.said)
-        if (message := incoming.message_id) is not None:
-            exchange = await conversations.load_exchange(claim, message, _MAX_LOADED_TURNS)
+        if (message_id := incoming.message_id) is not None:
+            exchange = await conversations.load_exchange(claim, message_id, _MAX_LOADED_TURNS)
         if exchange is None:
             is_question = incoming.wake is not None and parse_command(incoming.text) is None
-            is_new = edit.at - incoming.at < _MAX_AGE_TO_ANSWER and not incoming.is_late
-            return incoming if is_question and is_new else TurnResult()
+            is_recent = edit.at - incoming.at < _MAX_AGE_OF_ANSWERED_EDIT and not incoming.is_late
+            return incoming if is_question and is_recent else TurnResult()
         incoming = replace(incoming, earlier_files=unanswered_files(exchange.earlier_session.turns))
         result = await self._edit_known_message(group, incoming, edit.at, exchange)
         return _with_changed_files(incoming, exchange, result)
@@ -78,7 +78,7 @@ class EditHandler:
             return TurnResult()  # only a preview has changed
         active = await self.stages.resolver.resolve(message.scopes)
         decision = self._decide(message, active, exchange)
-        is_complete = exchange.answers and not _find_interrupted_answers(group.message, exchange)
+        is_complete = exchange.answers and not _find_interrupted_answer_ids(group.message, exchange)
         match decision:
             case Answer() if is_same_text and is_complete:
                 return TurnResult()  # only the addressees have changed
@@ -114,32 +114,34 @@ class EditHandler:
         self,
         group: MessageGroup,
         incoming: IncomingMessage,
-        at: datetime,
+        edited_at: datetime,
         exchange: Exchange,
         active: ActiveCharacters,
         speakers: tuple[ActivePreset, ...],
-        texts: Mapping[int, str],
+        new_texts: Mapping[int, str],
     ) -> TurnResult:
         """Replace a question's answer in the same messages, or keep the old answer on failure.
 
-        `texts` are the new texts of edited turns, by id. It is empty if a person asked for another
+        `new_texts` are the texts of edited turns, by id. It is empty if a person asked for another
         answer.
         """
         stages, message = self.stages, group.message
-        removed_turns = None if texts else TurnRange(0, 0)  # makes the new answer different
+        removed_turns = None if new_texts else TurnRange(0, 0)  # makes the new answer different
         question = AskedQuestion(incoming, speakers, exchange.parts)
         try:
-            async with stages.stops.stoppable_answer(group.claim, message, incoming, at) as stop:
+            async with stages.stops.stoppable_answer(
+                group.claim, message, incoming, edited_at
+            ) as stop:
                 result = await stages.pipeline.answer(
                     group,
                     question,
                     active,
                     stop,
                     removed_turns,
-                    session_before=exchange.earlier_session,
+                    earlier_session=exchange.earlier_session,
                 )
         except AlreadyNotified:
-            return TurnResult(change=HistoryChange(texts))
+            return TurnResult(change=HistoryChange(new_texts))
         except (BackendError, UserError) as error:  # the old answer stays
             _log.warning("edited_question_not_answered", turn=message.turn_name, reason=str(error))
             text = translatable("⚠ {problem}", problem=error.text)
@@ -147,36 +149,36 @@ class EditHandler:
             if isinstance(error, AgeUnconfirmed):  # the button retries the old answer
                 buttons = action_buttons(exchange.parts[-1], incoming.locale, ButtonAction.ADULT)
                 outgoing = stages.replies.with_buttons(incoming.address, outgoing, buttons)
-            return TurnResult(outgoing=outgoing, change=HistoryChange(texts))
+            return TurnResult(outgoing=outgoing, change=HistoryChange(new_texts))
         if not result.turns:  # stopped before the first word
-            return TurnResult(change=HistoryChange(texts))
-        interrupted_ids = _find_interrupted_answers(message, exchange) if texts else set()
+            return TurnResult(change=HistoryChange(new_texts))
+        interrupted_ids = _find_interrupted_answer_ids(message, exchange) if new_texts else set()
         if active.first.preset.buttons and exchange.versions:
             count = 1 + sum(one.id not in interrupted_ids for one in exchange.versions[-1])
             buttons = answer_buttons(result.turns[-1].sent_as[-1], incoming.locale, count, count)
             outgoing = stages.replies.with_buttons(incoming.address, result.outgoing, buttons)
             result = replace(result, outgoing=outgoing)
-        return _replace_answers(exchange, result, texts, interrupted_ids)
+        return _replace_answers(exchange, result, new_texts, interrupted_ids)
 
 
-def _find_interrupted_answers(message: InboxMessage, exchange: Exchange) -> set[int]:
+def _find_interrupted_answer_ids(message: InboxMessage, exchange: Exchange) -> set[int]:
     """Return the ids of the answers that were still being generated when the edit arrived."""
     received_at = datetime.fromtimestamp(message.received_at, UTC)
     return {one.id for one in exchange.answers if one.turn.at >= received_at}
 
 
 def _replace_answers(
-    exchange: Exchange, result: TurnResult, texts: Mapping[int, str], interrupted_ids: set[int]
+    exchange: Exchange, result: TurnResult, new_texts: Mapping[int, str], interrupted_ids: set[int]
 ) -> TurnResult:
     answer_ids = [one.id for one in exchange.answers]
-    versions = dict(zip(answer_ids, result.turns, strict=False))
+    new_versions = dict(zip(answer_ids, result.turns, strict=False))
     unreplaced_ids = set(answer_ids[len(result.turns) :])
     change = HistoryChange(
-        texts,
-        versions,
+        new_texts,
+        new_versions,
         superseded_ids=sorted(unreplaced_ids - interrupted_ids),
         restored_ids=sorted(unreplaced_ids & interrupted_ids),
-        replaced_ids=sorted(interrupted_ids.intersection(versions)),
+        replaced_ids=sorted(interrupted_ids.intersection(new_versions)),
     )
     turns = result.turns[len(answer_ids) :]
     return replace(result, turns=turns, change=change, in_place_of=exchange.parts)

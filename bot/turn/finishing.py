@@ -140,12 +140,14 @@ class TurnFinisher:
                 result = await self.add_notice_if_due(unnotified_messages[0], result, BUSY_NOTICE)
         stages.arrivals.watch([claim.conversation])
         begin_next = not self.is_stopping
-        finished = await stages.conversations.finish(claim, message, result, begin_next=begin_next)
-        if finished.row or result.outgoing or result.in_place_of or result.was_stopped:
+        finished_turn = await stages.conversations.finish(
+            claim, message, result, begin_next=begin_next
+        )
+        if finished_turn.row or result.outgoing or result.in_place_of or result.was_stopped:
             event = message.incoming
             is_response = event.interaction is not None
-            stages.replies.deliver(event.address, finished.row, is_response=is_response)
-        return finished.next_message
+            stages.replies.deliver(event.address, finished_turn.row, is_response=is_response)
+        return finished_turn.next_message
 
     async def finish_with_text(
         self, group: MessageGroup, text: str, *, is_private: bool = False, is_quiet: bool = False
@@ -172,15 +174,15 @@ class TurnFinisher:
         delivery = replace(delivery, reply_to=request.message_id)
         if not request.has_public_response:
             return tuple(replace(one, private=delivery) for one in parts)
-        response, *_ = replies.notice_parts(request.address, _PRIVATE_NOTICE, request.locale)
+        public_response, *_ = replies.notice_parts(request.address, _PRIVATE_NOTICE, request.locale)
         private_parts = (replace(one, part=one.part + 1, private=delivery) for one in parts)
-        return (replace(response, is_response=True), *private_parts)
+        return (replace(public_response, is_response=True), *private_parts)
 
     async def finish_with_error(self, group: MessageGroup, problem: str) -> InboxMessage | None:
         """Finish with a notice that the answer failed, and a retry button."""
         message = group.message
-        number = message.error_id
-        text = translatable("⚠ {problem} (error {number})", problem=problem, number=number)
+        error_number = message.error_id
+        text = translatable("⚠ {problem} (error {number})", problem=problem, number=error_number)
         await self.stages.notes.add([create_failure_note(RECENT_EVENTS, message.turn_name)])
         return await self.finish_with_button(group, text, ButtonAction.RETRY)
 
@@ -188,19 +190,26 @@ class TurnFinisher:
         self, group: MessageGroup, text: Text, action: ButtonAction
     ) -> InboxMessage | None:
         """Finish with a notice that says why a question is not answered, and a retry button."""
-        message, asked, replies = group.message, group.question, self.stages.replies
-        incoming, in_place_of = message.newest_message.incoming, asked.in_place_of if asked else ()
+        message, asked_question, replies = group.message, group.question, self.stages.replies
+        incoming, in_place_of = (
+            message.newest_message.incoming,
+            asked_question.in_place_of if asked_question else (),
+        )
         question = (
-            asked.incoming if asked else incoming if isinstance(incoming, IncomingMessage) else None
+            asked_question.incoming
+            if asked_question
+            else incoming
+            if isinstance(incoming, IncomingMessage)
+            else None
         )
         outgoing = replies.notice_parts(incoming.address, text, incoming.locale)
         part_names = tuple(message.part_name(one.part) for one in outgoing)
         if question is not None:
-            button_part = in_place_of[0] if in_place_of else part_names[-1]
-            buttons = action_buttons(button_part, incoming.locale, action)
+            button_part_name = in_place_of[0] if in_place_of else part_names[-1]
+            buttons = action_buttons(button_part_name, incoming.locale, action)
             outgoing = replies.with_buttons(incoming.address, outgoing, buttons)
         # If this notice replaces an earlier one, the question is already kept.
-        earlier_turns = asked.earlier_turns if asked else ()
+        earlier_turns = asked_question.earlier_turns if asked_question else ()
         kept_turns = [*earlier_turns, user_turn(question)] if question and not in_place_of else []
         unanswered_turns = [replace(one, sent_as=part_names) for one in kept_turns]
         result = TurnResult(
@@ -348,8 +357,10 @@ class QuestionAnswerer:
                 await gathering.gather_until_quiet()
             while True:
                 question = group.question = gathering.question
-                is_only = is_new and not group.message.gathered_messages
-                stops.cover_message(question.incoming, gathering.askers, is_only=is_only)
+                covers_one_message = is_new and not group.message.gathered_messages
+                stops.cover_message(
+                    question.incoming, gathering.askers, covers_one_message=covers_one_message
+                )
                 async with gathering.interrupt_on_arrival(stop):
                     result = await self.stages.pipeline.answer(
                         group, question, active, stop, removed_turns, first_part=first_part

@@ -36,7 +36,7 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _MIN_SHARE_OF_CUT_TEXT = 0.98  # clients cut a long text at a space near the limit
-_MAX_UNITS_PER_CHARACTER = 2  # per character, in any `Limits.unit`
+_MAX_UNITS_PER_CHAR = 2  # per character, in any `Limits.unit`
 _MAX_PARTS = 20
 _MAX_WAIT_SECONDS = 5.0  # for the next part, and for a pause in the channel
 _POLL_SECONDS = 0.2  # between queries for the next part
@@ -71,12 +71,12 @@ class SplitMessageJoiner:
         if message.album is not None:
             return self.rules.album_seconds
         max_units = self.limits.max_units  # longer than any part that a client sends
-        if len(message.text) * _MAX_UNITS_PER_CHARACTER < max_units * _MIN_SHARE_OF_CUT_TEXT:
+        if len(message.text) * _MAX_UNITS_PER_CHAR < max_units * _MIN_SHARE_OF_CUT_TEXT:
             return 0.0  # the normal case, without counting units
-        is_cut = (
+        may_be_cut = (
             max_units * _MIN_SHARE_OF_CUT_TEXT <= self.limits.measure(message.text) <= max_units
         )
-        return self.rules.paste_seconds if is_cut else 0.0
+        return self.rules.paste_seconds if may_be_cut else 0.0
 
     def join(
         self, joined_message: IncomingMessage, last_part: InboxMessage, next_part: InboxMessage
@@ -93,14 +93,14 @@ class SplitMessageJoiner:
             wait = self.seconds_to_wait(last_message)
             is_text = bool(message.text) and not message.attachments and message.quote is None
             is_part = wait > 0 and is_text and next_part.received_at - last_part.received_at <= wait
-        return self._join(joined_message, last_message, message) if is_part else None
+        return self._append_part(joined_message, last_message, message) if is_part else None
 
-    def _join(
+    def _append_part(
         self, joined_message: IncomingMessage, last_part: IncomingMessage, message: IncomingMessage
     ) -> IncomingMessage:
-        is_cut_in_a_word = self.limits.measure(last_part.text) >= self.limits.max_units
+        is_cut_inside_word = self.limits.measure(last_part.text) >= self.limits.max_units
         texts = [one for one in (joined_message.text, message.text) if one]
-        text = ("" if is_cut_in_a_word else "\n").join(texts)
+        text = ("" if is_cut_inside_word else "\n").join(texts)
         masked_text = mask_pasted_tokens(text)  # a token may have been cut in two
         return replace(
             joined_message,
@@ -116,7 +116,7 @@ class SplitMessageJoiner:
 async def join_parts(
     group: MessageGroup,
     incoming: IncomingMessage,
-    parts: SplitMessageJoiner,
+    joiner: SplitMessageJoiner,
     conversations: Conversations,
     clock: Clock,
 ) -> IncomingMessage:
@@ -124,10 +124,10 @@ async def join_parts(
     last, deadline = group.message, clock.monotonic() + _MAX_WAIT_SECONDS
     if group.message.crashes >= SUSPECT_CRASHES:
         return incoming
-    while isinstance(last.incoming, IncomingMessage) and parts.seconds_to_wait(last.incoming) > 0:
+    while isinstance(last.incoming, IncomingMessage) and joiner.seconds_to_wait(last.incoming) > 0:
         interleaved_messages: list[InboxMessage] = []
         for message in await conversations.load_after(group.claim, group.message, _MAX_PARTS):
-            joined_message = parts.join(incoming, last, message)
+            joined_message = joiner.join(incoming, last, message)
             if joined_message is None:
                 interleaved_messages.append(message)
             else:
@@ -139,15 +139,15 @@ async def join_parts(
                 )
         if not isinstance(last.incoming, IncomingMessage):
             break
-        wait = last.received_at + parts.seconds_to_wait(last.incoming) - clock.now()
+        wait = last.received_at + joiner.seconds_to_wait(last.incoming) - clock.now()
         wait = min(wait, deadline - clock.monotonic())
         if wait <= 0:
             break
         await clock.sleep(min(wait, _POLL_SECONDS))
-    first = group.message.incoming
-    if incoming.has_masked_token and isinstance(first, IncomingMessage):
+    first_part = group.message.incoming
+    if incoming.has_masked_token and isinstance(first_part, IncomingMessage):
         # The author is then warned.
-        group.message = replace(group.message, incoming=replace(first, has_masked_token=True))
+        group.message = replace(group.message, incoming=replace(first_part, has_masked_token=True))
     if group.message.gathered_messages:
         await conversations.record_attempt(group.claim, group.message, AttemptState.BESIDE_OTHERS)
     return incoming
@@ -206,13 +206,13 @@ class MessageGathering:
         """Gather new messages until none arrives for a moment."""
         deadline = self.clock.monotonic() + _MAX_WAIT_SECONDS
         while not self._is_closed:
-            await self._read_new()
+            await self._read_new_messages()
             quiet_seconds = self._quiet_seconds
-            wait = min(self._received_at + quiet_seconds - self.clock.now(), quiet_seconds)
-            wait = min(wait, deadline - self.clock.monotonic())
-            if wait <= 0 or self._max_further_messages == 0:
+            wait_seconds = min(self._received_at + quiet_seconds - self.clock.now(), quiet_seconds)
+            wait_seconds = min(wait_seconds, deadline - self.clock.monotonic())
+            if wait_seconds <= 0 or self._max_further_messages == 0:
                 break
-            await self.clock.sleep(wait)
+            await self.clock.sleep(wait_seconds)
         await self._gather_pending()
 
     @contextlib.asynccontextmanager
@@ -227,8 +227,8 @@ class MessageGathering:
         def on_arrival() -> None:
             self._has_arrived = self._may_interrupt(started_at)
             if self._has_arrived and not (check_tasks and not check_tasks[-1].done()):
-                name = f"look for messages: {conversation}"
-                check_tasks[:] = [asyncio.create_task(self._interrupt(stop), name=name)]
+                task_name = f"look for messages: {conversation}"
+                check_tasks[:] = [asyncio.create_task(self._interrupt(stop), name=task_name)]
 
         if self._is_closed or self._max_further_messages == 0:
             yield
@@ -249,7 +249,7 @@ class MessageGathering:
         try:
             while self._has_arrived:
                 self._has_arrived = False
-                await self._read_new()
+                await self._read_new_messages()
         except StoreError as error:  # the transaction of `finish` reports the failure
             _log.warning("answer_not_interrupted", reason=str(error))
             return
@@ -269,7 +269,7 @@ class MessageGathering:
         pending_parts = (part for one in self._pending for part in one.parts)
         return max((self.group.message.newest_message, *pending_parts), key=lambda one: one.id)
 
-    async def _read_new(self) -> None:
+    async def _read_new_messages(self) -> None:
         """Read new messages until one needs its own answer, and decide which are covered."""
         if self._is_closed or self._max_further_messages == 0 or self.decide_next is None:
             return
@@ -290,8 +290,8 @@ class MessageGathering:
                 return
             self._pending.append(replace(pending, decision=decision))
             self._received_at = message.received_at
-            wait = self._parts.seconds_to_wait(incoming)
-            self._quiet_seconds = max(self.rules.quiet_seconds, wait)
+            seconds_to_next_part = self._parts.seconds_to_wait(incoming)
+            self._quiet_seconds = max(self.rules.quiet_seconds, seconds_to_next_part)
 
     def _join_pending(self, message: InboxMessage) -> _PendingMessage | None:
         """Join a message to the pending message that it continues; return None if there is none."""
@@ -304,35 +304,35 @@ class MessageGathering:
 
     async def _gather_pending(self) -> None:
         """Add pending messages to the group, up to the last one that needs an answer."""
-        covered = self._pending.copy()
-        while covered and not isinstance(covered[-1].decision, Answer):
-            covered.pop()
-        if not covered:
+        batch = self._pending.copy()
+        while batch and not isinstance(batch[-1].decision, Answer):
+            batch.pop()
+        if not batch:
             return
-        del self._pending[: len(covered)]
+        del self._pending[: len(batch)]
         message = self.group.message
-        parts = [part for one in covered for part in one.parts]
+        parts = [part for one in batch for part in one.parts]
         gathered_messages = sorted((*message.gathered_messages, *parts), key=lambda one: one.id)
         self.group.message = replace(message, gathered_messages=tuple(gathered_messages))
         # This is recorded first, so that after a crash each message is processed alone.
-        beside_others = AttemptState.BESIDE_OTHERS
-        await self.conversations.record_attempt(self.group.claim, self.group.message, beside_others)
+        new_state = AttemptState.BESIDE_OTHERS
+        await self.conversations.record_attempt(self.group.claim, self.group.message, new_state)
         question, speakers = self.question, list(self.question.speakers)
-        kept_turns = (turn for one in covered[:-1] for turn in _turns_to_keep(one))
+        kept_turns = (turn for one in batch[:-1] for turn in _turns_to_keep(one))
         turns = [user_turn(question.incoming), *kept_turns]
-        self.decisions += [(one.message, one.decision) for one in covered]
-        self.askers.update(one.message.author.id for one in covered)
-        for one in covered:
+        self.decisions += [(one.message, one.decision) for one in batch]
+        self.askers.update(one.message.author.id for one in batch)
+        for one in batch:
             if isinstance(one.decision, Answer):
                 speakers += [each for each in one.decision.speakers if each not in speakers]
-        previous = [question.incoming, *(one.message for one in covered[:-1])]
-        files = [file for one in previous for file in (*one.earlier_files, *one.attachments)]
-        askers = [one.message.author.id for one in covered if isinstance(one.decision, Answer)]
+        messages = [question.incoming, *(one.message for one in batch[:-1])]
+        files = [file for one in messages for file in (*one.earlier_files, *one.attachments)]
+        askers = [one.message.author.id for one in batch if isinstance(one.decision, Answer)]
         shared_roles = set(question.incoming.author_roles or ()).intersection(
-            *(one.message.author_roles or () for one in covered if isinstance(one.decision, Answer))
+            *(one.message.author_roles or () for one in batch if isinstance(one.decision, Answer))
         )
         newest_message = replace(
-            covered[-1].message,
+            batch[-1].message,
             author_roles=tuple(sorted(shared_roles)),
             earlier_files=tuple(files),
             asked_with=(*reversed(askers), *question.incoming.charged_person_ids),
@@ -384,5 +384,5 @@ async def recognize_reply(
     turns = await conversations.find_turns(claim, [quote.message_id])
     if not any(one.turn.role == "assistant" for one in turns):
         return message
-    wake = message.wake or WakeReason.REPLY
-    return replace(message, wake=wake, quote=replace(quote, is_ours=True))
+    wake_reason = message.wake or WakeReason.REPLY
+    return replace(message, wake=wake_reason, quote=replace(quote, is_ours=True))

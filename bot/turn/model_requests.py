@@ -92,7 +92,7 @@ class ModelRequests:
     notices: OperatorNotices
     slots: ProviderSlots
     access: AccessRules
-    withholds_unchecked: bool = False
+    withholds_unchecked_answers: bool = False
     """Whether to withhold an answer when the moderation request fails."""
 
     def __post_init__(self) -> None:
@@ -111,11 +111,11 @@ class ModelRequests:
         try:
             return await self._try_models(request)
         except BudgetUsedUp:
-            cheaper = self.spending.with_cheaper_model(request.speaker.preset)
-            if cheaper is None:
+            substitute = self.spending.with_cheaper_model(request.speaker.preset)
+            if substitute is None:
                 raise
-            _log.info("cheaper_model_used", preset=cheaper.name, provider=cheaper.provider)
-            receipt = await self._try_models(request.with_preset(cheaper))
+            _log.info("cheaper_model_used", preset=substitute.name, provider=substitute.provider)
+            receipt = await self._try_models(request.with_preset(substitute))
         context = request.context
         if notice := await self.spending.cheaper_model_notice(context.incoming):
             context.notices.append(notice)
@@ -131,7 +131,7 @@ class ModelRequests:
 
     async def _try_models(self, request: AnswerRequest) -> Receipt:
         preset, context = request.speaker.preset, request.context
-        *first_requests, last = (request.with_preset(one) for one in preset.with_fallbacks)
+        *first_requests, last_request = (request.with_preset(one) for one in preset.with_fallbacks)
         failures: list[BackendError] = []
         for one in first_requests:
             try:
@@ -142,11 +142,11 @@ class ModelRequests:
                 _log.warning("fallback_used", preset=name, provider=provider, reason=str(error))
                 failures.append(error)
         else:
-            receipt = await self._generate_with_retry(last)
+            receipt = await self._generate_with_retry(last_request)
         if receipt.answer and failures:
-            note = await self.notices.notify_about_fallback(preset, failures[0], context.incoming)
-            if note is not None:
-                context.notices.append(note)
+            notice = await self.notices.notify_about_fallback(preset, failures[0], context.incoming)
+            if notice is not None:
+                context.notices.append(notice)
         return receipt
 
     async def _generate_with_retry(self, request: AnswerRequest) -> Receipt:
@@ -169,57 +169,62 @@ class ModelRequests:
         started_at = self.clock.monotonic()
         may_use_tools = not preset.calls_tools or await self.access.may_use(message, "tools")
         tools = await self.tools.create_toolbox(preset, backend, context) if may_use_tools else None
-        fit = await self.sources.fit(preset, context, tools.specs if tools else ())
-        build_time = self.clock.monotonic() - started_at
-        is_shown = preset.stream and not (context.in_place_of or preset.regex_scripts)
-        line, lane = request.name_line, message.address.lane
-        show = _prefix_speaker_line(line, live_reply.feed if is_shown else _ignore_partial_text)
-        check = await self.create_check(message.scopes, preset.provider)
-        replace_shown = (
-            (lambda text: live_reply.replace(line + text)) if is_shown else _ignore_partial_text
+        fitted_prompt = await self.sources.fit(preset, context, tools.specs if tools else ())
+        build_seconds = self.clock.monotonic() - started_at
+        is_live = preset.stream and not (context.in_place_of or preset.regex_scripts)
+        name_line, lane = request.name_line, message.address.lane
+        show = _prefix_speaker_line(name_line, live_reply.feed if is_live else _ignore_partial_text)
+        answer_check = await self.create_check(message.scopes, preset.provider)
+        replace_shown_text = (
+            (lambda text: live_reply.replace(name_line + text)) if is_live else _ignore_partial_text
         )
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
         urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
-        token_limit = fit.tokens + (MAX_TOOL_TOKENS if tools else 0)
-        cost_reservation = self.spending.reserve_cost(preset, message, fit.prompt, token_limit)
+        token_limit = fitted_prompt.tokens + (MAX_TOOL_TOKENS if tools else 0)
+        cost_reservation = self.spending.reserve_cost(
+            preset, message, fitted_prompt.prompt, token_limit
+        )
         async with cost_reservation as reservation:
             slot = self.slots.hold(preset.provider, stop, show_wait, chat=lane, urgency=urgency)
             async with slot:
                 prompt = replace(reservation.prompt, has_fallback=request.has_fallback)
                 queued_seconds = self.clock.now() - message.at.timestamp()
-                with log_failed_steps(build_time, fit.tokens, self.clock), ExitStack() as stack:
+                with (
+                    log_failed_steps(build_seconds, fitted_prompt.tokens, self.clock),
+                    ExitStack() as stack,
+                ):
                     if not context.in_place_of and message.wake is not None:
-                        notice = live_reply.show_slow_start
-                        stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, notice))
+                        show_notice = live_reply.show_slow_start
+                        stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, show_notice))
                     answer = await generate_answer(
                         *(backend, prompt, show, show_wait, self.clock, stop),
                         partial(self.spending.reserve_continuation, reservation),
-                        *(tools, visible_limit, preset.provider, replace_shown),
-                        check if is_shown else None,
+                        *(tools, visible_limit, preset.provider, replace_shown_text),
+                        answer_check if is_live else None,
                     )
                     answer = _apply_regex_scripts(answer, preset, message)
-            usages = list_usages(answer, fit.tokens)
+            usages = list_usages(answer, fitted_prompt.tokens)
             charge = self.spending.record_charge(reservation, preset, usages)
         if answer.thoughts:
             self._thinking_models.add((preset.provider, preset.model))
-        if check is not None and is_visible(answer.text):
-            answer = await _apply_check(check, answer, preset, message)
+        if answer_check is not None and is_visible(answer.text):
+            answer = await _apply_check(answer_check, answer, preset, message)
         if preset.name in context.reactions and not is_visible(answer.text):
             answer = replace(answer, text=reaction_line(context.reactions[preset.name]))
         if not stop.is_requested:
             _raise_if_empty(answer, preset, sent_limit=preset.output_limit)
-        self._request_summary_if_cut(preset, context, fit)
-        if reservation.prompt is not fit.prompt:
-            fit = replace(fit, prompt=reservation.prompt)
+        self._request_summary_if_cut(preset, context, fitted_prompt)
+        if reservation.prompt is not fitted_prompt.prompt:
+            fitted_prompt = replace(fitted_prompt, prompt=reservation.prompt)
         receipt = build_receipt(
-            *(answer, fit, preset, request.speaker.version, charge, message.scopes),
-            queued_seconds=max(build_time, queued_seconds),
-            composed_seconds=build_time,
+            *(answer, fitted_prompt, preset, request.speaker.version, charge, message.scopes),
+            queued_seconds=max(build_seconds, queued_seconds),
+            composed_seconds=build_seconds,
             received_at=message.at.timestamp(),
         )
-        if check is None:
+        if answer_check is None:
             return receipt
-        return replace(receipt, check=check.notes, is_withheld=check.is_refused)
+        return replace(receipt, check=answer_check.notes, is_withheld=answer_check.is_refused)
 
     async def check_greeting(
         self, event: Request | ChatJoin, preset: str, greeting: str, provider: str = ""
@@ -231,31 +236,31 @@ class ModelRequests:
 
     async def check_text(self, event: Request | ChatJoin, provider: str, text: str) -> str:
         """Pass a text through plug-ins; return the result, or a refusal if it breaks a rule."""
-        check = await self.create_check(event.scopes, provider)
-        if check is None:
+        text_check = await self.create_check(event.scopes, provider)
+        if text_check is None:
             return text
-        text = await check.apply_hooks(text)
-        return refusal_sentence(event.locale) if await check.refuses(text) else text
+        text = await text_check.apply_hooks(text)
+        return refusal_sentence(event.locale) if await text_check.refuses(text) else text
 
     async def create_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
         """Create the check for a provider's answers; return None if answers are not checked."""
         settings = self.access.chat_settings
         setting = await settings.resolve((*scopes, INSTALLATION), BANNED_WORDS_KEY)
         provider_ids = [one for one in (provider, *self.backends) if one in self.backends]
-        moderator = next((one for one in provider_ids if self.backends[one].can_moderate), "")
+        moderator_id = next((one for one in provider_ids if self.backends[one].can_moderate), "")
         banned_words = parse_banned_words(setting.value) if setting is not None else None
-        if banned_words is None and not (moderator or HOOKS["check_answer"]):
+        if banned_words is None and not (moderator_id or HOOKS["check_answer"]):
             return None
-        backend = self.backends.get(moderator)
-        return AnswerCheck(banned_words, moderator, backend, self.withholds_unchecked)
+        backend = self.backends.get(moderator_id)
+        return AnswerCheck(banned_words, moderator_id, backend, self.withholds_unchecked_answers)
 
     async def _find_visible_limit(self, preset: Preset) -> VisibleTokenLimit | None:
-        limit = preset.output_limit
-        if limit is None or (preset.provider, preset.model) not in self._thinking_models:
+        token_limit = preset.output_limit
+        if token_limit is None or (preset.provider, preset.model) not in self._thinking_models:
             return None
         token_counter = counter_for_model(preset.model)
         await token_counter.load()
-        return VisibleTokenLimit(limit, token_counter)
+        return VisibleTokenLimit(token_limit, token_counter)
 
     def _request_summary_if_cut(
         self, preset: Preset, context: TurnContext, fitted_prompt: FittedPrompt
@@ -267,15 +272,15 @@ class ModelRequests:
             self.sources.summarizer.request(preset, conversation, count, context.incoming)
 
 
-def _prefix_speaker_line(line: str, show: Callable[[str], None]) -> Callable[[str], None]:
-    unshown_lines = [line]
+def _prefix_speaker_line(name_line: str, show_text: Callable[[str], None]) -> Callable[[str], None]:
+    unshown_lines = [name_line]
 
     def show_with_line(text: str) -> None:
-        show("".join([*unshown_lines, text]) if text else "")
+        show_text("".join([*unshown_lines, text]) if text else "")
         if text:
             unshown_lines.clear()
 
-    return show_with_line if line else show
+    return show_with_line if name_line else show_text
 
 
 def _apply_regex_scripts(
@@ -284,18 +289,18 @@ def _apply_regex_scripts(
     """Return the answer with the preset's regex scripts applied, unless the result is empty."""
     if not preset.regex_scripts:
         return answer
-    expand = build_reply_macros(preset, message, seeded_random(answer.text)).expand
-    text = run_scripts(preset.regex_scripts, answer.text, expand).strip()
+    expand_macros = build_reply_macros(preset, message, seeded_random(answer.text)).expand
+    text = run_scripts(preset.regex_scripts, answer.text, expand_macros).strip()
     return replace(answer, text=text or answer.text)
 
 
 async def _apply_check(
-    check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, message: IncomingMessage
+    answer_check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, message: IncomingMessage
 ) -> GeneratedAnswer:
     """Pass an answer through plug-ins; return the result, or a refusal if it breaks a rule."""
     shown_texts = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
-    text, thoughts = shown_texts = [await check.apply_hooks(one) for one in shown_texts]
-    if await check.refuses("\n\n".join(shown_texts)):
+    text, thoughts = shown_texts = [await answer_check.apply_hooks(one) for one in shown_texts]
+    if await answer_check.refuses("\n\n".join(shown_texts)):
         refusal = replace(answer, text=refusal_sentence(message.locale), thoughts="")
         return replace(refusal, reason=FinishReason.FILTERED)
     return replace(answer, text=text, thoughts=thoughts or answer.thoughts)
@@ -305,8 +310,8 @@ def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_limit: int | N
     if not is_visible(answer.text):
         if answer.thoughts and answer.reason is FinishReason.LENGTH:
             problem = "the model used up its output tokens for thinking; see max_output_tokens"
-            kind = BackendError if sent_limit is None else _LimitSpentOnThinking
-            raise kind(problem, notice=_LIMIT_SPENT_NOTICE)
+            error_class = BackendError if sent_limit is None else _LimitSpentOnThinking
+            raise error_class(problem, notice=_LIMIT_SPENT_NOTICE)
         notice = _ONLY_REASONING_NOTICE if answer.thoughts else _EMPTY_ANSWER_NOTICE
         if answer.reason is FinishReason.FILTERED:
             notice = _FILTERED_NOTICE
@@ -315,13 +320,13 @@ def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_limit: int | N
         _log.info("answer_cut", preset=preset.name, reason=answer.reason)
 
 
-def _show_wait(stop: StopFlag, live_reply: LiveReply | None, reason: Waiting) -> None:
+def _show_wait(stop: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -> None:
     """Show why the answer is waiting, and forbid interrupting a wait for a rate limit."""
-    if isinstance(reason, RateLimitWait):
+    if isinstance(waiting, RateLimitWait):
         stop.forbid_superseding()
     if live_reply is not None:
-        live_reply.show_wait(reason)
+        live_reply.show_wait(waiting)
 
 
-def _ignore_partial_text(_shown: object) -> None:
+def _ignore_partial_text(_partial_text: object) -> None:
     """Do nothing with partial text, because only the complete answer is shown."""

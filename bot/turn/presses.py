@@ -88,18 +88,18 @@ class PressHandler:
         self, group: MessageGroup, press: ButtonPress
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Return a press's result, or the question or command that it starts; raise `UserError`."""
-        data = parse_button(press)
-        if data is None or data.action is ButtonAction.STOP:  # its signal stopped the answer
+        button = parse_button(press)
+        if button is None or button.action is ButtonAction.STOP:  # its signal stopped the answer
             return TurnResult()
-        exchange = await self._find_exchange(press, data)
+        exchange = await self._find_exchange(press, button)
         if exchange is None:
             return TurnResult()
         active = await self.stages.resolver.resolve(press.scopes)
-        match data.action:
+        match button.action:
             case ButtonAction.DELETE:
-                return _delete_answer(data, exchange)
+                return _delete_answer(button, exchange)
             case ButtonAction.VERSION:
-                return self._show_version(group, press, data, exchange, active)
+                return self._show_version(group, press, button, exchange, active)
             case ButtonAction.CONTINUE:
                 message = _to_message(
                     press, translate(_CONTINUE_PROMPT, supported_language(press.locale))
@@ -109,7 +109,7 @@ class PressHandler:
             case ButtonAction.RETRY:
                 return await self._retry(group, press, exchange, active)
             case ButtonAction.FORGET | ButtonAction.KEEP_DATA | ButtonAction.ADULT:
-                notice = await self._confirm(press, data.action, exchange)
+                notice = await self._apply_confirmation(press, button.action, exchange)
                 if notice is None:
                     return await self._retry(group, press, exchange, active)
                 first_part, *other_parts = self.stages.replies.notice_parts(
@@ -118,9 +118,9 @@ class PressHandler:
                 outgoing = (replace(first_part, is_response=True), *other_parts)
                 return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)
             case ButtonAction.ENTER_NAME | ButtonAction.ENTER_ABOUT if not press.values:
-                raise UserError(TYPING_HINTS[data.action])
+                raise UserError(TYPING_HINTS[button.action])
             case _:
-                return await self._run_choice(press, data, exchange, active)
+                return await self._run_menu_choice(press, button, exchange, active)
 
     async def react(
         self, group: MessageGroup, reaction: ReactionChange
@@ -148,7 +148,7 @@ class PressHandler:
     async def _find_feedback(
         self, group: MessageGroup, reaction: ReactionChange, answer: Turn
     ) -> Feedback | None:
-        receipts = self.stages.commands.context.receipts
+        receipts = self.stages.commands.context_view.receipts
         matches = await receipts.find_for_answer(group.claim.conversation, answer.at.timestamp())
         matching_numbers = (one for one, receipt in matches if receipt.answer == answer.text)
         number = next(matching_numbers, None)
@@ -156,12 +156,12 @@ class PressHandler:
             return None
         return Feedback(number, reaction.author.id, reaction.reaction, reaction.is_removed)
 
-    async def _find_exchange(self, press: ButtonPress, data: ButtonData) -> Exchange | None:
+    async def _find_exchange(self, press: ButtonPress, button: ButtonData) -> Exchange | None:
         """Return a button's question and answers; None if a delete button's answer is gone."""
         try:
-            return await self.stages.buttons.find_changeable(press, data)
+            return await self.stages.buttons.find_changeable_exchange(press, button)
         except UserError as error:
-            if data.action is ButtonAction.DELETE and error.text == BUTTON_GONE_NOTICE:
+            if button.action is ButtonAction.DELETE and error.text == BUTTON_GONE_NOTICE:
                 return None
             name = " ".join(press.author.name.split())
             if press.is_private or not name:
@@ -169,15 +169,15 @@ class PressHandler:
             text = translatable("{name}: {problem}", name=name, problem=error.text)
             raise UserError(text) from None
 
-    async def _confirm(
+    async def _apply_confirmation(
         self, press: ButtonPress, action: ButtonAction, exchange: Exchange
     ) -> Text | None:
         """Apply a confirmation; return its notice, or None to answer the question now."""
         match action:
             case ButtonAction.FORGET:
-                is_off = await self.stages.deletions.request_person_deletion(press)
-                others = [_STILL_OPTED_OUT_NOTICE] if is_off else []
-                return join_texts([_FORGETTING_NOTICE, *others], " ")
+                has_opted_out = await self.stages.deletions.request_person_deletion(press)
+                opt_out_notices = [_STILL_OPTED_OUT_NOTICE] if has_opted_out else []
+                return join_texts([_FORGETTING_NOTICE, *opt_out_notices], " ")
             case ButtonAction.ADULT:
                 person, settings = press.author.id, self.stages.access.chat_settings
                 await settings.set(person, AGE_KEY, "confirmed", person)
@@ -186,8 +186,8 @@ class PressHandler:
             case _:
                 return _NOTHING_DELETED_NOTICE
 
-    async def _run_choice(
-        self, press: ButtonPress, data: ButtonData, exchange: Exchange, active: ActiveCharacters
+    async def _run_menu_choice(
+        self, press: ButtonPress, button: ButtonData, exchange: Exchange, active: ActiveCharacters
     ) -> ChosenCommand:
         commands, result, problem = self.stages.commands, CommandResult(""), ""
         author = exchange.question.turn.speaker
@@ -197,29 +197,31 @@ class PressHandler:
         if not exchange.parts:  # private messages are kept only briefly
             raise UserError(BUTTON_GONE_NOTICE)
         message, part = _to_message(press, ""), exchange.parts[0]
-        page = max(1, data.number)
-        asked = CommandRequest(Command(""), message, active, (), press.at, part=part, page=page)
-        is_memory = data.action is ButtonAction.MEMORY
+        page = max(1, button.number)
+        request = CommandRequest(Command(""), message, active, (), press.at, part=part, page=page)
+        is_memory = button.action is ButtonAction.MEMORY
         try:
             if is_memory:
-                line = command_for_choice(press.values, exchange.question.turn.text)
+                command_line = command_for_choice(press.values, exchange.question.turn.text)
             else:
-                line = await commands.menus.command_line(data, press, active.names)
-            if (command := parse_command(line)) is not None:
-                result = await commands.handle(replace(asked, command=command))
+                command_line = await commands.menus.find_command_line(button, press, active.names)
+            if (command := parse_command(command_line)) is not None:
+                result = await commands.handle(replace(request, command=command))
         except UserError as error:
-            has_private = self.stages.replies.limits(press.address).has_private_chats
-            is_read_by_others = has_private and not (press.is_private or press.is_ephemeral)
+            has_private_chats = self.stages.replies.limits(press.address).has_private_chats
+            is_read_by_others = has_private_chats and not (press.is_private or press.is_ephemeral)
             if isinstance(error, PrivateError) and is_read_by_others:
                 raise
             problem = translatable("⚠ {problem}", problem=error.text)
-            result = CommandResult(problem, buttons=(back_button(asked),)) if is_memory else result
+            result = (
+                CommandResult(problem, buttons=(back_button(request),)) if is_memory else result
+            )
         if is_memory:  # the reply of the command is the new content of the menu
-            return asked, CommandResult(""), replace(result, in_place_of=exchange.parts)
-        asked = replace(asked, active=await self.stages.resolver.resolve(press.scopes))
-        menu = await commands.menus.show_after_choice(data, asked)
+            return request, CommandResult(""), replace(result, in_place_of=exchange.parts)
+        request = replace(request, active=await self.stages.resolver.resolve(press.scopes))
+        menu = await commands.menus.show_after_choice(button, request)
         text = join_texts([problem, menu.text]) if problem else menu.text
-        return asked, result, replace(menu, text=text, in_place_of=exchange.parts)
+        return request, result, replace(menu, text=text, in_place_of=exchange.parts)
 
     async def _retry(
         self,
@@ -229,23 +231,23 @@ class PressHandler:
         active: ActiveCharacters,
     ) -> TurnResult | AskedQuestion:
         question = exchange.question.turn
-        repeated = build_repeated_question(
+        repeat = build_repeated_question(
             _to_message(press, ""), question, exchange.earlier_session.turns
         )
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # the answer failed, so the history has no turns of it
             return AskedQuestion(
-                repeated, speakers, exchange.parts, tuple(exchange.earlier_session.turns)
+                repeat, speakers, exchange.parts, tuple(exchange.earlier_session.turns)
             )
         return await self.edits.answer_in_place(
-            group, repeated, press.at, exchange, active, speakers, {}
+            group, repeat, press.at, exchange, active, speakers, {}
         )
 
     def _show_version(
         self,
         group: MessageGroup,
         press: ButtonPress,
-        data: ButtonData,
+        button: ButtonData,
         exchange: Exchange,
         active: ActiveCharacters,
     ) -> TurnResult:
@@ -255,10 +257,10 @@ class PressHandler:
         restored_ids: list[int] = []
         parts: list[OutgoingPart] = []
         for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
-            exists = 1 <= data.number <= len(all_versions)
-            chosen_version = all_versions[data.number - 1] if exists else answer
-            line, face = self.stages.find_speaker(chosen_version.turn, address, active)
-            text = line + chosen_version.turn.text
+            version_exists = 1 <= button.number <= len(all_versions)
+            chosen_version = all_versions[button.number - 1] if version_exists else answer
+            name_line, face = self.stages.find_speaker(chosen_version.turn, address, active)
+            text = name_line + chosen_version.turn.text
             first_part = len(message_part_numbers(one.part for one in parts))
             text_parts = replies.final_parts(address, text, first_part, face)
             form: LongAnswer = "parts"
@@ -275,20 +277,20 @@ class PressHandler:
             return TurnResult()
         change = HistoryChange(versions=versions, restored_ids=restored_ids)
         count = len(exchange.versions[-1])
-        buttons = answer_buttons(name_part(parts[-1].part), press.locale, data.number, count)
+        buttons = answer_buttons(name_part(parts[-1].part), press.locale, button.number, count)
         outgoing = replies.with_buttons(address, parts, buttons)
         return TurnResult(outgoing=outgoing, change=change, in_place_of=exchange.parts)
 
 
-def _delete_answer(data: ButtonData, exchange: Exchange) -> TurnResult:
+def _delete_answer(button: ButtonData, exchange: Exchange) -> TurnResult:
     """Return a result that deletes the answer with the button, but no other character's answer."""
     parts, deleted_versions = exchange.parts, exchange.versions
     for versions in exchange.versions if len(exchange.versions) > 1 else ():
         names = {name for one in versions for name in one.turn.sent_as}
-        if data.part in names:
+        if button.part in names:
             parts, deleted_versions = tuple(name for name in parts if name in names), (versions,)
-    ids = [one.id for versions in deleted_versions for one in versions]
-    return TurnResult(change=HistoryChange(deleted_ids=ids), in_place_of=parts)
+    deleted_ids = [one.id for versions in deleted_versions for one in versions]
+    return TurnResult(change=HistoryChange(deleted_ids=deleted_ids), in_place_of=parts)
 
 
 def _to_message(press: ButtonPress, text: str) -> IncomingMessage:

@@ -81,9 +81,9 @@ class ChannelReader:
 
     read_before: Callable[[IncomingMessage, int], Awaitable[Sequence[IncomingMessage]]]
     """Returns the N messages before a message, oldest first; raises `PlatformError`."""
-    read_thread_start: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
+    read_thread_starter_message: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
     """Returns the message that a thread was opened from; raises `PlatformError`."""
-    retention_start: Callable[[], float]
+    find_retention_start: Callable[[], float]
     """Returns the time before which messages are not kept, in Unix seconds."""
 
     async def read(
@@ -94,9 +94,9 @@ class ChannelReader:
             return ()
         if message.address.history:  # the channel's other messages belong to other histories
             return ()
-        found = await _read_or_none(message, self.read_before(message, MAX_EARLIER_MESSAGES)) or ()
+        events = await _read_or_none(message, self.read_before(message, MAX_EARLIER_MESSAGES)) or ()
         known_ids = {turn.message_id for turn in turns}
-        return self._observed_turns([one for one in found if one.message_id not in known_ids])
+        return self._observed_turns([one for one in events if one.message_id not in known_ids])
 
     async def read_thread_starter(
         self, message: IncomingMessage, active: ActiveCharacters, turns: Sequence[Turn]
@@ -110,20 +110,20 @@ class ChannelReader:
         starter_id = message.address.chat  # Discord gives a thread the id of this message
         if starter_id in {message.message_id, *(turn.message_id for turn in turns)}:
             return ()
-        starter = await _read_or_none(message, self.read_thread_start(message))
-        return self._observed_turns([starter] if starter is not None else [])
+        starter_message = await _read_or_none(message, self.read_thread_starter_message(message))
+        return self._observed_turns([starter_message] if starter_message is not None else [])
 
     def _observed_turns(self, events: Sequence[IncomingMessage]) -> tuple[Turn, ...]:
-        start = self.retention_start()
+        start = self.find_retention_start()
         kept = (one for one in events if one.at.timestamp() >= start and text_with_attachments(one))
         turns = (user_turn(to_storable_message(one)) for one in kept)
         return tuple(replace(turn, files=(), observed=True) for turn in turns)
 
 
-async def _read_or_none(message: IncomingMessage, work: Awaitable[_Result]) -> _Result | None:
+async def _read_or_none(message: IncomingMessage, reading: Awaitable[_Result]) -> _Result | None:
     try:
         async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
-            return await work
+            return await reading
     except (PlatformError, TimeoutError) as error:
         conversation, reason = message.address.conversation, str(error) or "no answer"
         _log.info("channel_not_read", conversation=conversation, reason=reason)
@@ -217,22 +217,22 @@ class PromptSources:
         question: AskedQuestion,
         active: ActiveCharacters,
         removed_turns: TurnRange | None = None,
-        session_before: Session | None = None,
+        earlier_session: Session | None = None,
         first_part: int = 0,
     ) -> TurnContext:
         """Load what all speakers of a turn share; load pictures only if a model can see them."""
         incoming, speakers = question.incoming, question.speakers
         claim, message, gathered_turns = group.claim, group.message, question.earlier_turns
-        max_turns = _count_turns_to_load(speakers)
-        session = session_before or await self._load_session(claim, max_turns, removed_turns)
+        max_turns = _choose_turn_limit(speakers)
+        session = earlier_session or await self._load_session(claim, max_turns, removed_turns)
         if len(session.turns) > max_turns:
             session = replace(session, turns=session.turns[-max_turns:])
         # Later sessions start after /new or /forget, so that earlier messages must not be read.
-        is_new_question = session_before is None and removed_turns is None and session.number == 1
-        is_whole = len(session.turns) < max_turns
-        is_new_channel = is_new_question and is_whole and not session.has_answer
-        speakers_before = [one.speaker.id for one in session.turns if one.speaker]
-        opted_out = await self.resolver.opted_out([*find_person_ids(incoming), *speakers_before])
+        is_new_question = earlier_session is None and removed_turns is None and session.number == 1
+        has_all_turns = len(session.turns) < max_turns
+        is_new_channel = is_new_question and has_all_turns and not session.has_answer
+        speaker_ids = [one.speaker.id for one in session.turns if one.speaker]
+        opted_out = await self.resolver.opted_out([*find_person_ids(incoming), *speaker_ids])
         readable = redact_message(incoming, opted_out) if opted_out else incoming
         if readable is None or readable.is_withheld:  # the author opted out a moment ago
             raise PrivateError(OPTED_OUT_NOTICE)
@@ -243,8 +243,8 @@ class PromptSources:
         first_message = message.incoming if gathered_turns else incoming
         oldest_message = first_message if isinstance(first_message, IncomingMessage) else incoming
         history, earlier_turns, thread_start = session.turns, tuple[Turn, ...](), tuple[Turn, ...]()
-        may_read = is_new_channel or (is_new_question and oldest_message.in_thread)
-        may_observe = may_read and await self.resolver.may_observe(oldest_message.scopes)
+        is_first_read = is_new_channel or (is_new_question and oldest_message.in_thread)
+        may_observe = is_first_read and await self.resolver.may_observe(oldest_message.scopes)
         if may_observe and is_new_channel:
             turns = await self.channel_reader.read(oldest_message, active, history)
             earlier_turns = await self.resolver.remove_opted_out_turns(turns)
@@ -256,14 +256,14 @@ class PromptSources:
         if thread_start or earlier_turns or gathered_turns:
             session = replace(session, turns=(*thread_start, *history, *gathered_turns))
         files = NO_FILES
-        own_files = incoming.attachments or incoming.earlier_files or incoming.repeated_files
-        if own_files or incoming.quote or "://" in incoming.text:  # there may be files
+        has_files = incoming.attachments or incoming.earlier_files or incoming.repeated_files
+        if has_files or incoming.quote or "://" in incoming.text:  # there may be files
             sees_images = any(self._sees_images(one.preset) for one in speakers)
             files = await self.attachment_reader.read(incoming, with_images=sees_images)
-        in_history = {turn.preset for turn in session.turns if turn.preset}
+        presets_in_history = {turn.preset for turn in session.turns if turn.preset}
         return TurnContext(
             *(claim, message, incoming, active, session),
-            self.resolver.character_names(active.names | in_history),
+            self.resolver.character_names(active.names | presets_in_history),
             await self.personas.resolve_for_speakers(session, incoming),
             files,
             (*thread_start, *earlier_turns),
@@ -321,7 +321,7 @@ class PromptSources:
         if preset.memory:
             turns = (*context.session.turns, *context.turns)
             memories = await self.recaller.recall(preset.name, message, turns, may_spend=may_spend)
-        compose_now = partial(
+        compose_draft = partial(
             compose,
             preset,
             context.session,
@@ -338,9 +338,9 @@ class PromptSources:
         )
         lorebook = preset.parsed_lorebook
         if lorebook is None or len(lorebook.entries) < _MANY_LOREBOOK_ENTRIES:
-            draft = compose_now()
+            draft = compose_draft()
         else:
-            draft = await asyncio.to_thread(compose_now)
+            draft = await asyncio.to_thread(compose_draft)
         return await _add_plugin_parts(draft, preset, message)
 
     def _sees_images(self, preset: Preset) -> bool:
@@ -350,12 +350,12 @@ class PromptSources:
 async def _add_plugin_parts(draft: Draft, preset: Preset, message: IncomingMessage) -> Draft:
     """Add plug-ins' texts before the newest message; record failures for the receipt."""
     origin = (preset.name, message.address.platform, message.address.channel)
-    context = plugins.HookContext(*origin, message.author.name, message.text, message.at)
+    hook_context = plugins.HookContext(*origin, message.author.name, message.text, message.at)
     parts: list[PromptPart] = []
     failures: list[DroppedItem] = []
     for name, hook in plugins.HOOKS["prompt_parts"].items():
         try:
-            texts = await plugins.prompt_parts(name, hook, context)
+            texts = await plugins.prompt_parts(name, hook, hook_context)
         except PluginFailed as error:
             failures.append(DroppedItem("plugin", name, str(error)))
         else:
@@ -370,19 +370,19 @@ def _without_old_greetings(session: Session, active: ActiveCharacters) -> Sessio
     greeting_indexes = [index for index, one in enumerate(opening_turns) if one.role == "assistant"]
     if not greeting_indexes:
         return session
-    is_active = session.turns[greeting_indexes[-1]].preset in active.names
-    old_indexes = set(greeting_indexes[:-1] if is_active else greeting_indexes)
-    turns = tuple(one for index, one in enumerate(session.turns) if index not in old_indexes)
+    is_newest_active = session.turns[greeting_indexes[-1]].preset in active.names
+    dropped_indexes = set(greeting_indexes[:-1] if is_newest_active else greeting_indexes)
+    turns = tuple(one for index, one in enumerate(session.turns) if index not in dropped_indexes)
     return replace(session, turns=turns)
 
 
-def _count_turns_to_load(speakers: Sequence[ActivePreset]) -> int:
-    budgets = [speaker.preset.max_input_tokens for speaker in speakers]
-    turns = [
+def _choose_turn_limit(speakers: Sequence[ActivePreset]) -> int:
+    token_limits = [speaker.preset.max_input_tokens for speaker in speakers]
+    turn_counts = [
         _MAX_LOADED_TURNS if tokens is None else tokens // _MIN_TOKENS_PER_TURN
-        for tokens in budgets
+        for tokens in token_limits
     ]
-    return min(_MAX_LOADED_TURNS, max(turns))
+    return min(_MAX_LOADED_TURNS, max(turn_counts))
 
 
 _MAX_SEARCHED_TURNS = 500
@@ -411,19 +411,19 @@ class AnswerTools:
         if not await backend.calls_tools(preset.model, choose_template(preset)):
             _log.info("tools_not_offered", preset=preset.name, provider=preset.provider)
             return None
-        factories: Mapping[str, Callable[[], Tool]] = {
+        tool_factories: Mapping[str, Callable[[], Tool]] = {
             "time": lambda: time_tool(self.clock),
             "dice": lambda: dice_tool(self.random_number),
             "history": lambda: self._history_tool(preset, context),
             "stories": lambda: self._story_tool(preset, context),
             REACT_TOOL: lambda: self._react_tool(preset, context),
         }
-        message, is_repeated = context.incoming, context.in_place_of or context.replaces_answers
+        message, is_repetition = context.incoming, context.in_place_of or context.replaces_answers
         has_reactions = self.limits(message.address).convert_reaction is not None
-        may_react = has_reactions and message.message_id is not None and not is_repeated
-        names = [one for one in dict.fromkeys(preset.tools) if one != REACT_TOOL or may_react]
-        tools = [factories[name]() for name in names if name in factories]
-        tools += plugin_tools([name for name in names if name not in factories])
+        may_react = has_reactions and message.message_id is not None and not is_repetition
+        tool_names = [one for one in dict.fromkeys(preset.tools) if one != REACT_TOOL or may_react]
+        tools = [tool_factories[name]() for name in tool_names if name in tool_factories]
+        tools += plugin_tools([name for name in tool_names if name not in tool_factories])
         # Servers that failed to start are missing.
         servers = [self.servers[name] for name in preset.mcp_servers if name in self.servers]
         for server in servers:
@@ -433,12 +433,12 @@ class AnswerTools:
         return Toolbox(tools, self.clock, lambda: preset.name in context.reactions)
 
     def _react_tool(self, preset: Preset, context: TurnContext) -> Tool:
-        to_reaction = self.limits(context.incoming.address).convert_reaction
+        find_emoji = self.limits(context.incoming.address).convert_reaction
 
         async def react(text: str) -> str:
             if context.reactions:
                 raise ToolFailed("you have already reacted to this message")
-            emoji = to_reaction(text) if to_reaction else ""
+            emoji = find_emoji(text) if find_emoji else ""
             if not emoji:
                 emojis = "👍 👎 ❤ 🔥 🎉 😁 😢 🤔"
                 raise ToolFailed(f"that emoji is not available here; use another, such as {emojis}")
@@ -453,18 +453,18 @@ class AnswerTools:
             turns = await self.filter_turns(session.turns)
             return [one for one in turns if not one.observed or preset.context == "all"]
 
-        def label(turns: Sequence[Turn]) -> Callable[[Turn, str], str]:
+        def create_labeler(turns: Sequence[Turn]) -> Callable[[Turn, str], str]:
             people = [one.speaker for one in turns if one.speaker]
             labels = label_speakers([*people, context.incoming.author], context.character_names)
             return lambda turn, text: labels.tag_text(labels.find_label(turn, preset.name), text)
 
-        return history_tool(load_turns, label)
+        return history_tool(load_turns, create_labeler)
 
     def _story_tool(self, preset: Preset, context: TurnContext) -> Tool:
-        async def search(query: str) -> Sequence[Story]:
+        async def search_stories(query: str) -> Sequence[Story]:
             retrieve = self.retrieve_stories
-            by_character = (await retrieve(preset, query, True) if retrieve else None) or {}
-            stories_by_id = {one.id: one for stories in by_character.values() for one in stories}
+            found_stories = (await retrieve(preset, query, True) if retrieve else None) or {}
+            stories_by_id = {one.id: one for stories in found_stories.values() for one in stories}
             return sorted(stories_by_id.values(), key=lambda one: -one.score)
 
-        return story_tool(search)
+        return story_tool(search_stories)

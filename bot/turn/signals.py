@@ -99,32 +99,32 @@ class StopRequests:
         self._subscribe(_EDITS_TOPIC, _EditSignal, self._handle_edit_signal)
         self._subscribe(_DELETIONS_TOPIC, MessageDeletion, self._handle_deletion)
 
-    def _subscribe(self, topic: str, kind: type, handle: Callable[[Any], None]) -> None:
+    def _subscribe(self, topic: str, kind: type, handle_signal: Callable[[Any], None]) -> None:
         decode: Callable[[str], Any] = msgspec.json.Decoder(kind).decode
 
         def receive(signals: Sequence[str]) -> None:
             for one in decode_all("signal", signals, decode):
-                handle(one)
+                handle_signal(one)
 
-        self._handlers[topic] = handle
+        self._handlers[topic] = handle_signal
         self.signals.subscribe(topic, receive)
 
-    def announce(self, messages: Sequence[Incoming]) -> None:
+    def announce(self, events: Sequence[Incoming]) -> None:
         """Signal the stops, edits and deletions among these events to all processes."""
-        for one in messages:
-            topic, signal = _to_signal(one)
+        for one in events:
+            topic, signal = _choose_signal(one)
             if topic:
                 self.signals.publish(topic, [_encode(signal).decode()])
 
-    def handle_missed(self, events: Sequence[Incoming]) -> None:
+    def handle_missed_events(self, events: Sequence[Incoming]) -> None:
         """Handle the stops, edits and deletions among events whose signals may be lost.
 
         Of several edits of a message, only the newest counts; the events are ordered, oldest first.
         """
-        latest = {_edit_key(one): one for one in events if isinstance(one, MessageEdit)}
+        newest_edits = {_edit_key(one): one for one in events if isinstance(one, MessageEdit)}
         for one in events:
-            topic, signal = _to_signal(one)
-            is_superseded = isinstance(one, MessageEdit) and latest[_edit_key(one)] is not one
+            topic, signal = _choose_signal(one)
+            is_superseded = isinstance(one, MessageEdit) and newest_edits[_edit_key(one)] is not one
             if topic and not is_superseded:
                 self._handlers[topic](signal)
 
@@ -133,28 +133,30 @@ class StopRequests:
         self,
         claim: Claim,
         message: InboxMessage,
-        asked: IncomingMessage,
+        question: IncomingMessage,
         edited_at: datetime | None = None,
     ) -> AsyncIterator[StopFlag]:
         """Yield a flag that a stop, edit or deletion sets, even one that arrived earlier."""
-        conversation, flag = asked.address.conversation, StopFlag()
-        turn, time = f"{asked.address.source}:{asked.external_key}", edited_at or asked.at
-        self._answers[conversation] = _AnswerInProgress(asked, turn, {asked.author.id}, flag, time)
+        conversation, stop_flag = question.address.conversation, StopFlag()
+        turn, at = f"{question.address.source}:{question.external_key}", edited_at or question.at
+        self._answers[conversation] = _AnswerInProgress(
+            question, turn, {question.author.id}, stop_flag, at
+        )
         try:
             if self.find_events_after is not None:
-                self.handle_missed(await self.find_events_after(claim, message))
-            yield flag
+                self.handle_missed_events(await self.find_events_after(claim, message))
+            yield stop_flag
         finally:
             del self._answers[conversation]
 
     def cover_message(
-        self, question: IncomingMessage, askers: Collection[str], *, is_only: bool
+        self, question: IncomingMessage, askers: Collection[str], *, covers_one_message: bool
     ) -> None:
         """Let the running answer also cover a newer message, and let `askers` stop the answer."""
         answer = self._answers[question.address.conversation]
         if question.message_id != answer.question.message_id:
             answer.question, answer.sent_at = question, question.at
-        answer.askers, answer.has_one_message = askers, is_only
+        answer.askers, answer.has_one_message = askers, covers_one_message
 
     def stop_outcome(self, command: IncomingMessage) -> StopOutcome:
         """Return the outcome of a /stop, and keep it from stopping any other answer."""
@@ -224,17 +226,17 @@ class StopRequests:
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # the answer has ended in the meantime
             return False
-        stops_answer = outcome is StopOutcome.STOPPED and not answer.flag.is_requested
+        stops_now = outcome is StopOutcome.STOPPED and not answer.flag.is_requested
         if outcome is StopOutcome.STOPPED:
             answer.flag.request()
         self._outcomes[_event_key(command)] = outcome
-        return stops_answer
+        return stops_now
 
 
-def _to_signal(event: Incoming) -> tuple[str, object]:
+def _choose_signal(event: Incoming) -> tuple[str, object]:
     """Return the topic and value of an event's signal; the topic is "" if it needs none."""
     match event:
-        case IncomingMessage() if _is_stop(event):
+        case IncomingMessage() if _stops_answers(event):
             return _STOPS_TOPIC, event
         case ButtonPress() if _find_turn_to_stop(event):
             return _STOP_PRESSES_TOPIC, event
@@ -257,7 +259,7 @@ def _hash_edit(message: IncomingMessage) -> str:
     return hashlib.sha256(f"{is_addressed} {text_with_attachments(message)}".encode()).hexdigest()
 
 
-def _is_stop(incoming: IncomingMessage) -> bool:
+def _stops_answers(incoming: IncomingMessage) -> bool:
     if not incoming.text.startswith("/") or incoming.wake is None or incoming.author_is_bot:
         return False
     command = parse_command(incoming.text)
@@ -332,7 +334,7 @@ class ArrivalSignals:
 
 
 _MAX_POLLED_EVENTS = 500
-_MAX_PER_CONVERSATION = 20
+_MAX_POLLED_PER_CONVERSATION = 20
 """The limit per conversation, so that one long queue does not hide a /stop in another."""
 
 
@@ -354,10 +356,10 @@ class MissedSignalPoller:
         if conversations:
             newest_unanswered = self.inbox.newest_unanswered
             events = await newest_unanswered(
-                conversations, _MAX_POLLED_EVENTS, _MAX_PER_CONVERSATION
+                conversations, _MAX_POLLED_EVENTS, _MAX_POLLED_PER_CONVERSATION
             )
         unseen = (one for one in reversed(events) if _event_key(one) not in self._handled_events)
         missed_events = [one for one in unseen if not self.stops.is_being_answered(one)]
         self._handled_events = frozenset(map(_event_key, events))
-        self.stops.handle_missed(missed_events)
+        self.stops.handle_missed_events(missed_events)
         self.arrivals.record_arrivals([one.address.conversation for one in missed_events])

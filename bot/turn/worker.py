@@ -158,8 +158,8 @@ class ConversationWorker:
         message = group.message
         if has_crashed_too_often(message):
             return await self._process(group)
-        record = partial(self._conversations.record_attempt, group.claim, message)
-        async with self._gate.wait_until_admitted(message, record):
+        record_attempt = partial(self._conversations.record_attempt, group.claim, message)
+        async with self._gate.wait_until_admitted(message, record_attempt):
             await self._start_limiter.wait_turn()
             return await self._process(group)
 
@@ -171,15 +171,15 @@ class ConversationWorker:
                 self._record_metrics(one, outcome, started_at)
             return next_message
 
-    def _record_metrics(self, message: InboxMessage, outcome: str, start: float) -> None:
+    def _record_metrics(self, message: InboxMessage, outcome: str, started_at: float) -> None:
         incoming, now = message.incoming, self._clock.now()
         platform, received_at = incoming.address.platform, incoming.at.timestamp()
         MESSAGES_FINISHED.labels(platform, outcome).inc()
         SECONDS_TO_FINISH.observe(max(0.0, now - received_at))
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
         failure = outcome if outcome in _FAILED_OUTCOMES else None
-        for name, since in (("answer", start), (ROOT, received_at)):
-            record_span(name, message.turn_name, since, now, attributes=attributes, error=failure)
+        for name, begin in (("answer", started_at), (ROOT, received_at)):
+            record_span(name, message.turn_name, begin, now, attributes=attributes, error=failure)
 
     async def _handle_or_report(self, group: MessageGroup) -> Outcome:
         message, finisher = group.message, self._finisher
@@ -189,10 +189,10 @@ class ConversationWorker:
             own = message.own_crashes
             _log.error("set_aside", turn=message.turn_name, crashes=message.crashes, own=own)
             is_private = has_private_response(message)
-            finishing = finisher.finish_with_text(
+            finishing_with_notice = finisher.finish_with_text(
                 group, _CRASHED_REPEATEDLY_NOTICE, is_private=is_private
             )
-            return "set_aside", await finishing
+            return "set_aside", await finishing_with_notice
         except (Fenced, StoreError):
             raise
         except AlreadyNotified:
@@ -217,31 +217,31 @@ class ConversationWorker:
                 if not message.is_late and self._stages.is_context_only(group.message):
                     message = replace(message, is_late=True)
                 return await self._handle_message(group, message)
-            case MessageEdit() as edited:
-                return await self._handle_edit(group, edited)
+            case MessageEdit() as edit:
+                return await self._handle_edit(group, edit)
             case MessageDeletion(message_ids=ids):
                 return "deleted", await self._delete_messages(group, ids)
-            case ButtonPress() | ReactionChange() as pressed:
-                return await self._handle_press(group, pressed)
+            case ButtonPress() | ReactionChange() as press:
+                return await self._handle_press(group, press)
             case ForgetRequested(person_id=person):
                 return "forgotten", await self._commands.forget_person(group, person)
             case ChatJoin() as arrival:
                 return "greeted", await self._greet(group, arrival)
-            case SayRequested() as asked:
-                return await self._send_requested_text(group, asked)
+            case SayRequested() as request:
+                return await self._send_requested_text(group, request)
 
     async def _send_requested_text(self, group: MessageGroup, request: SayRequested) -> Outcome:
         """Send a program's text as the chat's character, even during a pause."""
         if await self._stages.access.is_off(request.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
         active = await self._stages.resolver.resolve(request.scopes)
-        spoken_text = CommandResult("", greeting=request.text, greeter=active.first.preset.name)
-        return "said", await self._commands.greet(group, request.scopes, spoken_text)
+        spoken_result = CommandResult("", greeting=request.text, greeter=active.first.preset.name)
+        return "said", await self._commands.greet(group, request.scopes, spoken_result)
 
     async def _delete_messages(
-        self, group: MessageGroup, ids: Sequence[str]
+        self, group: MessageGroup, message_ids: Sequence[str]
     ) -> InboxMessage | None:
-        turns = await self._conversations.find_turns(group.claim, ids)
+        turns = await self._conversations.find_turns(group.claim, message_ids)
         if not turns:
             return await self._finisher.finish(group, TurnResult())
         deletion_result = TurnResult(change=HistoryChange(deleted_ids=[one.id for one in turns]))
@@ -261,26 +261,26 @@ class ConversationWorker:
                     name=active.first.preset.character_name,
                 )
                 return await self._finisher.finish_with_text(group, text)
-        greeting = await self._stages.commands.greet(arrival, active)
-        greeting = await self._commands.check_greeting(arrival, greeting)
-        return await self._commands.greet(group, arrival.scopes, greeting)
+        greeting_result = await self._stages.commands.greet(arrival, active)
+        greeting_result = await self._commands.check_greeting(arrival, greeting_result)
+        return await self._commands.greet(group, arrival.scopes, greeting_result)
 
     async def _handle_press(
         self, group: MessageGroup, event: ButtonPress | ReactionChange
     ) -> Outcome:
-        is_off = bool(await self._stages.resolver.opted_out([event.author.id]))
+        has_opted_out = bool(await self._stages.resolver.opted_out([event.author.id]))
         result: TurnResult | AskedQuestion | ChosenCommand = TurnResult()
         if isinstance(event, ButtonPress):
             button = parse_button(event)
-            has_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
-            if is_off and has_words:
+            needs_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
+            if has_opted_out and needs_words:
                 return "withheld", await self._explain_opt_out(group, event)
             result = await self._presses.press(group, event)
-        elif not is_off:
+        elif not has_opted_out:
             result = await self._presses.react(group, event)
         if isinstance(result, tuple):
-            request, done, menu = result
-            return "pressed", await self._commands.finish(group, request, done, menu)
+            request, command_result, menu = result
+            return "pressed", await self._commands.finish(group, request, command_result, menu)
         if isinstance(result, AskedQuestion):
             active = await self._stages.resolver.resolve(event.scopes)
             return await self._answers.answer(group, result, active)
@@ -290,8 +290,8 @@ class ConversationWorker:
 
     async def _handle_edit(self, group: MessageGroup, edit: MessageEdit) -> Outcome:
         is_refused = await self._stages.access.find_refusal(edit.said) is not None
-        author = edit.said.author.id
-        is_withheld = is_refused or bool(await self._stages.resolver.opted_out([author]))
+        author_id = edit.said.author.id
+        is_withheld = is_refused or bool(await self._stages.resolver.opted_out([author_id]))
         if is_withheld or await self._is_superseded(group, edit):
             return "superseded", await self._finisher.finish(group, TurnResult())
         if self._stages.is_paused(group.claim.conversation):
@@ -345,15 +345,15 @@ class ConversationWorker:
         message = await recognize_reply(conversations, group.claim, message)
         if isinstance(group.message.incoming, IncomingMessage) and not message.is_withheld:
             preset, limits = active.first.preset, stages.replies.limits(message.address)
-            parts = SplitMessageJoiner(limits, preset.busy)
-            message = await join_parts(group, message, parts, conversations, self._clock)
+            joiner = SplitMessageJoiner(limits, preset.busy)
+            message = await join_parts(group, message, joiner, conversations, self._clock)
             if message.attachments:
                 message = await stages.voices.transcribe(message, preset.provider)
-        needs_recent = active.is_group or message.in_thread
-        recent = await self._load_recent_turns(group.claim) if needs_recent else ()
+        needs_recent_turns = active.is_group or message.in_thread
+        recent_turns = await self._load_recent_turns(group.claim) if needs_recent_turns else ()
 
-        decide_next = partial(self._decide_next, active, recent)
-        decision = await self._decide(active, recent, message)
+        decide_next = partial(self._decide_next, active, recent_turns)
+        decision = await self._decide(active, recent_turns, message)
         stages.decisions.record(message, decision)
         if isinstance(decision, Ignore | Observe) and decision.candidates:
             await stages.explain_silence(message, describe_silence(decision))
@@ -366,7 +366,7 @@ class ConversationWorker:
                 observed_result = TurnResult([observed_turn(message)], may_have_sent=is_timely)
                 return "observed", await finisher.finish(group, observed_result)
             case Command() as command:
-                return await self._run_command(group, command, message, active, recent)
+                return await self._run_command(group, command, message, active, recent_turns)
             case Unreadable() if message.is_withheld:
                 return "withheld", await self._explain_opt_out(group, message)
             case Unreadable():
@@ -415,27 +415,27 @@ class ConversationWorker:
         return await self._finisher.finish(group, TurnResult())
 
     async def _decide(
-        self, active: ActiveCharacters, recent: Sequence[Turn], message: IncomingMessage
+        self, active: ActiveCharacters, recent_turns: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         stages = self._stages
         if stages.stops.was_deleted(message):
             return Ignore()
-        decision = decide(message, active, recent, dice=stages.dice, now=stages.now())
+        decision = decide(message, active, recent_turns, dice=stages.dice, now=stages.now())
         if isinstance(decision, Observe) and message.wake is None:
             may_observe = await stages.resolver.may_observe(message.scopes)
             return decision if may_observe else Ignore(decision.candidates)
         return decision
 
     async def _decide_next(
-        self, active: ActiveCharacters, recent: Sequence[Turn], message: IncomingMessage
+        self, active: ActiveCharacters, recent_turns: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         """Decide whether the current answer also covers this later message."""
         opted_out = await self._stages.resolver.opted_out([message.author.id])
-        readable = redact_message(message, opted_out)
-        if readable is None:
+        readable_message = redact_message(message, opted_out)
+        if readable_message is None:
             return Ignore()
-        if await self._stages.access.find_refusal(readable) is None:
-            return await self._decide(active, recent, readable)
+        if await self._stages.access.find_refusal(readable_message) is None:
+            return await self._decide(active, recent_turns, readable_message)
         # A message that addresses the bot is not gathered; it is refused when its turn comes.
         return Ignore() if message.wake is None else Unreadable(())
 

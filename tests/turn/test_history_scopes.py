@@ -219,5 +219,5 @@ async def test_command_form_uses_the_history_of_its_message(database: Database) 
     await say(setup, asked("a", 702), asked("b", 703, BOB))
     command = await setup.router.route_command(asked("/retry", 704, to="703"))
     assert command.address.conversation == OF_BOB
-    found, _ = await setup.buttons.find_quoted(command)
+    found, _ = await setup.buttons.find_quoted_exchange(command)
     assert found.turn.text == "b"

@@ -260,8 +260,8 @@ async def test_question_can_be_edited_by_its_author_only(database: Database) -> 
     await setup.say(make_incoming("a", key="5:70", author=BOB), on("70", "/edit c", key="5:71"))
     assert setup.texts[1] == "⚠ Only the person who wrote that message can change it."
     with pytest.raises(UserError, match="Only the person who wrote that"):
-        await setup.buttons.text_to_edit(on("70", "/edit", key="5:72"))
-    assert await setup.buttons.text_to_edit(on("70", "/edit", key="5:73", by=BOB)) == "a"
+        await setup.buttons.find_text_to_edit(on("70", "/edit", key="5:72"))
+    assert await setup.buttons.find_text_to_edit(on("70", "/edit", key="5:73", by=BOB)) == "a"
 
 
 async def test_command_in_reply_to_an_unknown_message_is_refused(database: Database) -> None:

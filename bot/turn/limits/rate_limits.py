@@ -108,23 +108,23 @@ class AnswerLimits:
         rates = self._applicable_rates(message)
         if not rates or await self._admits_any_asker(message):
             return True, None
-        wait = await self.rates.take(rates, _MAX_WAIT_SECONDS)
-        if wait <= 0:
+        wait_seconds = await self.rates.take(rates, _MAX_WAIT_SECONDS)
+        if wait_seconds <= 0:
             return True, None
-        is_refused = wait > _MAX_WAIT_SECONDS
+        is_refused = wait_seconds > _MAX_WAIT_SECONDS
         LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
         conversation, by = message.address.conversation, message.charged_person_id
-        _log.info("over_rate_limit", conversation=conversation, by=by, seconds=wait)
-        notice = await self._limit_notice(message, rates, wait, is_refused=is_refused)
+        _log.info("over_rate_limit", conversation=conversation, by=by, seconds=wait_seconds)
+        notice = await self._limit_notice(message, rates, wait_seconds, is_refused=is_refused)
         if not is_refused and not stop.is_requested:
             with stop.stoppable_block():
-                await self.clock.sleep(wait)
+                await self.clock.sleep(wait_seconds)
         return not is_refused, notice
 
     async def _admits_any_asker(self, message: IncomingMessage) -> bool:
         """Charge the answer to the newest asker below the limit; return whether there is one."""
-        people = message.charged_person_ids
-        for person in people if len(people) > 1 else ():
+        charged_person_ids = message.charged_person_ids
+        for person in charged_person_ids if len(charged_person_ids) > 1 else ():
             if await self.rates.take(self._applicable_rates(message, person)) <= 0:
                 return True
         return False
@@ -153,24 +153,24 @@ class AnswerLimits:
     ) -> Text | None:
         if not await self._notices.is_due(message.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES):
             return None
-        max_answers, seconds = min(rate.count for rate in rates), f"{self.settings.seconds:g}"
-        rule = translatable_count(
+        lowest_limit, seconds = min(rate.count for rate in rates), f"{self.settings.seconds:g}"
+        rule_sentence = translatable_count(
             "That is more than one message in {seconds} s.",
             "That is more than {count} messages in {seconds} s.",
-            max_answers,
+            lowest_limit,
             seconds=seconds,
         )
         if is_refused:
             return translatable(
                 "{rule} I have read your message, but will not answer it. Please write again in"
                 " {wait} s.",
-                rule=rule,
+                rule=rule_sentence,
                 wait=max(1, round(wait_seconds)),
             )
         interval = max(rate.interval_seconds for rate in rates)
         return translatable(
             "⏳ {rule} I will answer all of them, but more slowly: one every {interval} s.",
-            rule=rule,
+            rule=rule_sentence,
             interval=f"{interval:g}",
         )
 
@@ -224,25 +224,25 @@ class CommandLimits:
     async def should_report_unreadable(self, message: IncomingMessage) -> bool:
         """Return whether to tell an author that the message has no readable content."""
         kinds = ",".join(sorted({one.kind for one in message.attachments}))
-        name = f"unreadable:{message.address.channel}:{message.author.id}:{kinds}"
-        is_due = await self._notices.is_due(name, _SECONDS_BETWEEN_UNREADABLE_NOTICES)
-        if is_due and not message.is_private:
-            is_due = await self._notices.is_due_in_channel(message.address.channel)
-        if not is_due:
+        notice_name = f"unreadable:{message.address.channel}:{message.author.id}:{kinds}"
+        should_report = await self._notices.is_due(notice_name, _SECONDS_BETWEEN_UNREADABLE_NOTICES)
+        if should_report and not message.is_private:
+            should_report = await self._notices.is_due_in_channel(message.address.channel)
+        if not should_report:
             LIMITED_MESSAGES.labels("unreadable").inc()
-        return is_due
+        return should_report
 
     async def press_refusal(self, press: ButtonPress) -> Text | None:
         """Count a press; return the reason for refusing it, or None if it is allowed."""
-        data = parse_button(press)
-        if data is None or data.action in _UNLIMITED_ACTIONS:
+        button_data = parse_button(press)
+        if button_data is None or button_data.action in _UNLIMITED_ACTIONS:
             return None
         return await self._limit_refusal(press, "commands")
 
     async def _limit_refusal(self, request: Request, kind: str) -> Text | None:
         rate = Rate(f"{kind}:{request.author.id}", self.per_person, self.seconds)
-        wait = await self.rates.take([rate])
-        if wait <= 0:
+        wait_seconds = await self.rates.take([rate])
+        if wait_seconds <= 0:
             return None
         LIMITED_MESSAGES.labels(kind).inc()
         conversation, by = request.address.conversation, request.author.id
@@ -253,5 +253,5 @@ class CommandLimits:
             self.per_person,
             seconds=f"{self.seconds:g}",
         )
-        wait = max(1, round(wait))
-        return translatable("{rule} Please try again in {wait} s.", rule=rule, wait=wait)
+        wait_seconds = max(1, round(wait_seconds))
+        return translatable("{rule} Please try again in {wait} s.", rule=rule, wait=wait_seconds)

@@ -48,19 +48,19 @@ class OperatorNotices:
         self, preset: Preset, failure: BackendError, message: IncomingMessage
     ) -> Text | None:
         """Tell operators that a fallback model answers, or return a note for the chat if due."""
-        note = translatable(
+        text = translatable(
             "⚠ For the admins here: the model of {preset} failed (“{reason}”), so another model is"
             " answering. Details: /settings why",
             preset=preset.name,
             reason=failure.notice,
         )
-        name = f"fallback:{preset.provider}/{preset.model}"
+        notice_name = f"fallback:{preset.provider}/{preset.model}"
         if self._operators_to_notify(message):
-            is_due = await self.notices.is_due(name, _SECONDS_BETWEEN_NOTICES)
-            if not is_due or await self._send_to_operators(message, note):
+            is_due = await self.notices.is_due(notice_name, _SECONDS_BETWEEN_NOTICES)
+            if not is_due or await self._send_to_operators(message, text):
                 return None
-        name = f"{name}:{message.address.conversation}"
-        return note if await self.notices.is_due(name, _SECONDS_BETWEEN_NOTICES) else None
+        notice_name = f"{notice_name}:{message.address.conversation}"
+        return text if await self.notices.is_due(notice_name, _SECONDS_BETWEEN_NOTICES) else None
 
     def _operators_to_notify(self, message: IncomingMessage) -> list[str]:
         if message.address.source not in self.private_chats:
@@ -73,7 +73,7 @@ class OperatorNotices:
         text = translate(
             join_texts([incoming.address.channel, note], ": "), supported_language(incoming.locale)
         )
-        source, is_sent = incoming.address.source, False
+        source, was_sent = incoming.address.source, False
         for person in self._operators_to_notify(incoming):
             try:
                 async with asyncio.timeout(_SEND_TIMEOUT_SECONDS):
@@ -84,8 +84,8 @@ class OperatorNotices:
             except (PlatformError, TimeoutError) as error:
                 _log.warning("operator_not_notified", person=person, reason=str(error))
             else:
-                is_sent = True
-        return is_sent
+                was_sent = True
+        return was_sent
 
 
 @dataclass(eq=False)
@@ -95,19 +95,19 @@ class AnsweringPauses:
     pauses: PauseStore
 
     def __post_init__(self) -> None:
-        self._current: Sequence[AnswerPause] = ()
+        self._current_pauses: Sequence[AnswerPause] = ()
 
     def covers(self, conversation: str) -> bool:
         """Return whether the conversation with this key is paused."""
-        return any(one.covers(conversation) for one in self._current)
+        return any(one.covers(conversation) for one in self._current_pauses)
 
     async def refresh(self) -> None:
         """Read the pauses from the database; raises `StoreError`."""
-        previous_pauses, self._current = self._current, await self.pauses.current()
-        scopes = [one.scope for one in self._current]
-        if set(self._current) - set(previous_pauses):
+        previous_pauses, self._current_pauses = self._current_pauses, await self.pauses.current()
+        scopes = [one.scope for one in self._current_pauses]
+        if set(self._current_pauses) - set(previous_pauses):
             _log.info("answering_paused", scopes=scopes)
-        if set(previous_pauses) - set(self._current):
+        if set(previous_pauses) - set(self._current_pauses):
             _log.info("answering_resumed", paused=scopes)
 
 
@@ -124,8 +124,8 @@ class RestoreFilter:
         """Load the most recent restore, if any; raises `StoreError`."""
         restore = await self.read_restore()
         if restore is not None:  # a channel's histories share its messages
-            forgotten = {(parse_address(key).channel, name) for key, name in restore.forgotten_ids}
-            restore = replace(restore, forgotten_ids=frozenset(forgotten))
+            id_pairs = {(parse_address(key).channel, name) for key, name in restore.forgotten_ids}
+            restore = replace(restore, forgotten_ids=frozenset(id_pairs))
         self._newest_restore = restore
 
     def is_context_only(self, message: InboxMessage) -> bool:
@@ -204,8 +204,8 @@ class QueueLimit:
             nonlocal has_arrived
             has_arrived = True
             if not check_tasks or check_tasks[-1].done():
-                name = f"limit: {conversation}"
-                check_tasks[:] = [asyncio.create_task(refuse_until_quiet(), name=name)]
+                task_name = f"limit: {conversation}"
+                check_tasks[:] = [asyncio.create_task(refuse_until_quiet(), name=task_name)]
 
         unsubscribe = self.arrivals.subscribe(conversation, on_arrival)
         try:
@@ -218,8 +218,8 @@ class QueueLimit:
 
     async def _refuse_newest(self, group: MessageGroup, max_waiting: int) -> None:
         refused_ids = {one.id for one in group.message.refused_messages}
-        load_limit = max_waiting + len(refused_ids) + _MAX_REFUSED_AT_ONCE
-        later_messages = await self.conversations.load_after(group.claim, group.message, load_limit)
+        max_loaded = max_waiting + len(refused_ids) + _MAX_REFUSED_AT_ONCE
+        later_messages = await self.conversations.load_after(group.claim, group.message, max_loaded)
         waiting_questions = [
             (one, one.incoming)
             for one in later_messages
@@ -232,8 +232,8 @@ class QueueLimit:
             if incoming.interaction is not None:
                 # Send the response immediately, because it does not delay an answer.
                 await self.replies.open_notice(group.claim, message, BUSY_NOTICE)
-            all_refused = (*group.message.refused_messages, message)
-            group.message = replace(group.message, refused_messages=all_refused)
+            refused_messages = (*group.message.refused_messages, message)
+            group.message = replace(group.message, refused_messages=refused_messages)
 
 
 def _is_question(message: IncomingMessage) -> bool:

@@ -43,7 +43,7 @@ class SlotRequest:
     """The lane of the chat whose quota of slots is charged; empty: no quota."""
     urgency: Urgency = Urgency.QUESTION
     holder: str = field(default_factory=partial(secrets.token_hex, 8))
-    number: int = 0
+    order_number: int = 0
     may_try: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the request is next in line, and when it has waited too long."""
     has_waited_too_long: bool = False
@@ -72,7 +72,7 @@ class SlotQueue:
 
     def add(self, request: SlotRequest) -> None:
         self._count += 1
-        request.number = self._count
+        request.order_number = self._count
         self._waiting_requests.append(request)
         self._select_next()
 
@@ -106,7 +106,7 @@ class SlotQueue:
             self._full_chats.discard(chat)
         self._select_next()
 
-    def position(self, request: SlotRequest) -> int:
+    def find_position(self, request: SlotRequest) -> int:
         """Return a request's position in the queue, from 1."""
         own_key = self._sort_key(request)
         return 1 + sum(self._sort_key(each) < own_key for each in self._waiting_requests)
@@ -121,7 +121,7 @@ class SlotQueue:
 
     def _sort_key(self, request: SlotRequest) -> tuple[bool, int, int, int]:
         served_at = self._served_at.get(request.chat, 0)
-        return request.chat in self._full_chats, request.urgency, served_at, request.number
+        return request.chat in self._full_chats, request.urgency, served_at, request.order_number
 
 
 FREED_SLOTS_TOPIC = "provider_slots"
@@ -134,7 +134,7 @@ _MAX_MISSED_POLLS = 5
 """A process that misses this many checks in a row loses its place in line."""
 _MAX_WAIT_SECONDS = 60.0
 _QUEUE_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
-_UNLIMITED = 1_000_000
+_UNLIMITED_WAITING = 1_000_000
 _BUSY_NOTICE = translatable("Too many people are asking at once. Please try again in a minute.")
 
 
@@ -200,11 +200,11 @@ class ProviderSlots:
             for wake_event in self._wake_events.get(provider, ()):
                 wake_event.set()
 
-    def _record_taken_slots(self, keys: Sequence[str]) -> None:
-        for one in keys:
-            provider, held_by_others, chat = one.split(" ", 2)
+    def _record_taken_slots(self, signals: Sequence[str]) -> None:
+        for one in signals:
+            provider, slots_of_others, chat = one.split(" ", 2)
             if provider in self._chat_shares:  # other processes may have other providers
-                self._chat_shares[provider].record_slot(chat, int(held_by_others))
+                self._chat_shares[provider].record_slot(chat, int(slots_of_others))
                 self._queues[provider].record_served(chat)
 
     async def _acquire(
@@ -212,22 +212,22 @@ class ProviderSlots:
     ) -> None:
         queue = self._queues[request.provider]
         queue.add(request)
-        is_served = False
+        has_slot = False
         try:
-            is_served = request.may_try.is_set() and await self._try_acquire(request)
-            if not is_served:
+            has_slot = request.may_try.is_set() and await self._try_acquire(request)
+            if not has_slot:
                 async with self._counted_as_waiting(request) as waiting_elsewhere:
-                    if (position := queue.position(request) + waiting_elsewhere) > 1:
+                    if (position := queue.find_position(request) + waiting_elsewhere) > 1:
                         show_position(QueuePosition(position, None))
                     await self._wait(request)
-                is_served = True
+                has_slot = True
         finally:
-            queue.remove(request, is_served=is_served)
+            queue.remove(request, is_served=has_slot)
 
     @contextlib.asynccontextmanager
     async def _counted_as_waiting(self, request: SlotRequest) -> AsyncIterator[int]:
         """Count a request as waiting, and yield how many requests wait in other processes."""
-        key, cap = f"{request.provider} waiting", self.max_waiting or _UNLIMITED
+        key, cap = f"{request.provider} waiting", self.max_waiting or _UNLIMITED_WAITING
         try:
             total = await self.rates.acquire_slot(key, cap, request.holder, _QUEUE_LEASE_SECONDS)
             if not total:
@@ -279,15 +279,15 @@ class ProviderSlots:
 
     async def _try_acquire(self, request: SlotRequest) -> bool:
         provider, holder, lease = request.provider, request.holder, self.lease_seconds
-        shares = self._chat_shares[provider]
+        chat_shares = self._chat_shares[provider]
         waiter = WaitingProcess(self._process, request.urgency, _POLL_SECONDS * _MAX_MISSED_POLLS)
-        in_use = await self.rates.acquire_slot(provider, request.limit, holder, lease, waiter)
-        if not in_use or not request.is_shared:
-            return bool(in_use)
-        if shares.may_take_slot(request.chat, request.limit - in_use + 1):
-            quota = shares.slot_quota(request.chat)
+        used_slots = await self.rates.acquire_slot(provider, request.limit, holder, lease, waiter)
+        if not used_slots or not request.is_shared:
+            return bool(used_slots)
+        if chat_shares.may_take_slot(request.chat, request.limit - used_slots + 1):
+            quota = chat_shares.slot_quota(request.chat)
             if used := await self.rates.acquire_slot(request.chat_key, quota, holder, lease):
-                signal = f"{provider} {in_use - used} {request.chat}"
+                signal = f"{provider} {used_slots - used} {request.chat}"
                 self.signals.publish(TAKEN_SLOTS_TOPIC, [signal])
                 return True
         await self.rates.release_slot(provider, holder)

@@ -62,7 +62,7 @@ class BudgetRules:
     """The output limit where a budget applies, for presets without their own limit."""
 
 
-_NO_BUDGETS = BudgetRules({})
+_NO_BUDGET_RULES = BudgetRules({})
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ class Spending:
     clock: Clock
     budgets: Budgets
     notices: NoticeLimiter
-    rules: BudgetRules = _NO_BUDGETS
+    rules: BudgetRules = _NO_BUDGET_RULES
 
     @contextlib.asynccontextmanager
     async def reserve_cost(
@@ -110,9 +110,9 @@ class Spending:
             return
         prompt = self._with_output_limit(prompt)
         price = self._find_price(preset.provider, prompt.model)
-        amount = 0 if price is None else _maximum_cost(price, prompt, prompt_tokens)
-        caps = await self._reserve_for_any_person(caps, amount)
-        reservation = Reservation(prompt, charge, amount, caps, amount, amount)
+        max_cost = 0 if price is None else _compute_maximum_cost(price, prompt, prompt_tokens)
+        caps = await self._reserve_for_any_person(caps, max_cost)
+        reservation = Reservation(prompt, charge, max_cost, caps, max_cost, max_cost)
         try:
             yield reservation
         except BackendUnavailable:
@@ -160,9 +160,9 @@ class Spending:
         """Return the budgets that an answer to a message counts against."""
         if not self._has_limits(preset):
             return []
-        owners = _budget_owners(message.scopes, server_scope(message))
+        channel_owners = _budget_owners(message.scopes, server_scope(message))
         first_person, *other_people = message.charged_person_ids
-        caps = self._build_caps(preset, {BudgetKind.PERSON: first_person, **owners})
+        caps = self._build_caps(preset, {BudgetKind.PERSON: first_person, **channel_owners})
         person_caps = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
         return caps + [replace(cap, owner=one) for one in other_people for cap in person_caps]
 
@@ -214,15 +214,15 @@ class Spending:
         """Return a text saying which budget is used up and when it is renewed."""
         now = self.clock.utc_now()
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        resets_at = midnight + timedelta(days=1)
+        reset_time = midnight + timedelta(days=1)
         if cap.period is Period.MONTH:
-            resets_at = (midnight.replace(day=28) + timedelta(days=4)).replace(day=1)
+            reset_time = (midnight.replace(day=28) + timedelta(days=4)).replace(day=1)
         return translatable(
             "{whose} of {amount} for {when} is used up. It resets at {time} UTC.",
             whose=_BUDGET_NAMES[cap.kind],
             amount=format_cost(cap.limit),
             when=_PERIOD_NAMES[cap.period],
-            time=f"{resets_at:%Y-%m-%d %H:%M}",
+            time=f"{reset_time:%Y-%m-%d %H:%M}",
         )
 
     def _with_output_limit(self, prompt: Prompt) -> Prompt:
@@ -243,9 +243,9 @@ class Spending:
         self, caps: Sequence[BudgetCap], amount: int
     ) -> list[BudgetCap]:
         """Reserve an amount in the shared budgets and in one asker's, or raise `BudgetUsedUp`."""
-        people = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
+        person_ids = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
         exceeded_cap, shared_caps = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
-        for person in people or [""]:
+        for person in person_ids or [""]:
             reserved_caps = [*shared_caps, *(cap for cap in caps if cap.owner == person)]
             exceeded_cap = await self.budgets.reserve(reserved_caps, amount)
             if exceeded_cap is None:
@@ -274,14 +274,14 @@ def list_usages(answer: GeneratedAnswer, prompt_tokens: int) -> Iterator[Usage]:
         yield usage_or_estimate(Usage(), prompt_tokens, answer.continued_text)
 
 
-def usage_or_estimate(usage: Usage, prompt_tokens: int, answer: str) -> Usage:
+def usage_or_estimate(usage: Usage, prompt_tokens: int, answer_text: str) -> Usage:
     """Return the reported usage, or an estimate if the provider reports none."""
     if usage.prompt_tokens or usage.output_tokens:
         return usage
-    return Usage(prompt_tokens, output_tokens=math.ceil(len(answer) / _CHARS_PER_TOKEN))
+    return Usage(prompt_tokens, output_tokens=math.ceil(len(answer_text) / _CHARS_PER_TOKEN))
 
 
-def _maximum_cost(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
+def _compute_maximum_cost(price: ModelPrice, prompt: Prompt, prompt_tokens: int) -> int:
     output_limit = prompt.max_output_tokens or 0
     if prompt.parameters.keys() & {"reasoning_effort", "thinking"}:
         output_limit += _MAX_REASONING_TOKENS
@@ -304,25 +304,25 @@ class BudgetedSummaries:
         self, preset: Preset, message: IncomingMessage, prompt: Prompt, prompt_tokens: int
     ) -> AsyncIterator[SummaryRequest]:
         """Reserve a summary's cost and a slot during the block, then charge the actual cost."""
-        reserving = self.spending.reserve_cost(preset, message, prompt, prompt_tokens)
-        async with reserving as reservation:
+        cost_reservation = self.spending.reserve_cost(preset, message, prompt, prompt_tokens)
+        async with cost_reservation as reservation:
             request = SummaryRequest(reservation.prompt)
             urgency = self.urgency
             chat = message.address.lane if urgency is Urgency.QUESTION else ""
-            stop: asyncio.CancelledError | None = None
+            cancellation: asyncio.CancelledError | None = None
             async with self.slots.hold(
                 preset.provider, StopFlag(), _ignore_position, chat=chat, urgency=urgency
             ):
                 try:
                     yield request
                 except asyncio.CancelledError as error:  # the output until then is charged
-                    stop = error
+                    cancellation = error
             usage = usage_or_estimate(request.usage, prompt_tokens, request.text)
             charge = self.spending.record_charge(reservation, preset, [usage])
         conversation = message.address.conversation
         await self.log.record(conversation, preset.name, preset.provider, charge, usage)
-        if stop is not None:
-            raise stop
+        if cancellation is not None:
+            raise cancellation
 
 
 def _ignore_position(_position: object) -> None:
