@@ -317,7 +317,7 @@ class InboxIntake(Intake):
     """
 
     inbox: SqlInbox
-    wake: Callable[[Sequence[str]], None]
+    wake_workers: Callable[[Sequence[str]], None]
     announce: Callable[[Sequence[Incoming]], None] = lambda _messages: None
     """Announces the stored events before workers wake, so that urgent events overtake others."""
     router: HistoryRouter | None = None
@@ -348,7 +348,7 @@ class InboxIntake(Intake):
             attributes = {"troupe.platform": platform}
             record_span("receive", turn_name, started_at, time.time(), attributes=attributes)
         self.announce(storable_events)
-        self.wake(list(dict.fromkeys(one.address.conversation for one in storable_events)))
+        self.wake_workers(list(dict.fromkeys(one.address.conversation for one in storable_events)))
         if self.settings is not None:
             await _store_new_titles(self.settings, events)
 

@@ -287,7 +287,7 @@ class BotStep:
 
 
 class SetupSteps:
-    """The choices made on the setup page so far; `write` saves them to `env_file`."""
+    """The choices made on the setup page so far; `write_choices` saves them to `env_file`."""
 
     def __init__(self, settings: Settings, env_file: Path) -> None:
         self._settings = settings
@@ -297,13 +297,13 @@ class SetupSteps:
         self.model: ModelChoice | None = None
         """The chosen model, once it has answered."""
         self.newest_choice = ModelChoice("openai")
-        """The newest choice, whether it answered or not; it stays after `write`."""
+        """The newest choice, whether it answered or not; it stays after `write_choices`."""
         self.written_names: list[str] = []
         """The variables set in the file since the settings were read."""
         self._written_admins: list[str] = []
         """Admins written to the file since the settings were read."""
 
-    async def choices(self) -> Sequence[Mapping[str, object]]:
+    async def platform_choices(self) -> Sequence[Mapping[str, object]]:
         """Return the platforms on which a bot can be set up."""
         settings = self._settings
         return [
@@ -329,7 +329,7 @@ class SetupSteps:
         if spec is None:
             raise UserError(translatable("There is no such platform."))
         account = await inspect_account(spec, self._settings, token)
-        await self.forget(kind)
+        await self.drop_bot(kind)
         self.bots[kind] = BotStep(spec, token, account)
         return self.bots[kind]
 
@@ -374,7 +374,7 @@ class SetupSteps:
         except PlatformError as error:
             step.problem = error_text(error)
 
-    async def forget(self, kind: str) -> None:
+    async def drop_bot(self, kind: str) -> None:
         """Remove a bot from the choices so far."""
         step = self.bots.pop(kind, None)
         if step is not None and step.code_task is not None:
@@ -388,13 +388,13 @@ class SetupSteps:
         return {**bot_variables(tokens, all_admins, self._settings), **model}
 
     def names_to_set(self) -> Sequence[str]:
-        """Return the variables that `write` will set, without those that it removes."""
+        """Return the variables that `write_choices` will set, without those that it removes."""
         return [name for name, value in self.variables().items() if value is not None]
 
     def _find_admins(self) -> list[str]:
         return [one.admin for one in self.bots.values() if one.admin is not None]
 
-    async def write(self) -> Sequence[str]:
+    async def write_choices(self) -> Sequence[str]:
         """Write the variables; return the names that the environment overrides."""
         variables, names = self.variables(), self.names_to_set()
         if not variables:
@@ -409,4 +409,4 @@ class SetupSteps:
     async def close(self) -> None:
         """Stop waiting for codes, and drop the tokens."""
         for kind in list(self.bots):
-            await self.forget(kind)
+            await self.drop_bot(kind)

@@ -118,10 +118,10 @@ class AccessHandlers:
 
     rules: AccessRules
     admins: AdminCheck
-    commands: Collection[str]
+    grantable_commands: Collection[str]
     """The names of the commands that admins can allow for roles."""
     pairing_codes: "PairingCodes"
-    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
+    receive_events: Callable[[Sequence[Incoming]], Awaitable[None]]
     """Adds events of another conversation to the inbox."""
 
     @private_command("access show", marked("list who may use me here, and why (admins)"))
@@ -284,7 +284,7 @@ class AccessHandlers:
         address, event_key = parse_address(conversation), f"{message.external_key}:approved"
         fields = (address, event_key, None, Person(person, ""), "/start", message.at, WakeReason.DM)
         # The approved person is greeted in private.
-        await self.receive([IncomingMessage(*fields, (address.channel,), is_private=True)])
+        await self.receive_events([IncomingMessage(*fields, (address.channel,), is_private=True)])
         return CommandResult(translatable("{person} may write to me in private.", person=person))
 
     def _require_operator(self, message: IncomingMessage) -> None:
@@ -299,8 +299,8 @@ class AccessHandlers:
         if kind != "command":
             return parse_target(typed_rule, message)
         arguments = f"{arguments.removeprefix('/')} "
-        matching_names = (one for one in self.commands if arguments.lower().startswith(f"{one} "))
-        command_name = max(matching_names, key=len, default="")
+        names = (one for one in self.grantable_commands if arguments.lower().startswith(f"{one} "))
+        command_name = max(names, key=len, default="")
         if not command_name or command_name.startswith("access"):
             raise UserError(_MISSING_COMMAND_NOTICE)
         target = parse_target(arguments[len(command_name) :].strip(), message)

@@ -43,7 +43,7 @@ class NewestExchange:
 
     question: Turn
     answers: tuple[Turn, ...]
-    turns: TurnRange | None
+    turn_range: TurnRange | None
     """The range of question and answers in the history; None: the answer failed, so no range."""
     earlier_turns: tuple[Turn, ...] = ()
     """If the answer failed: the earlier messages that it would also have covered."""
@@ -65,13 +65,13 @@ class NewestQuestionHandlers:
             await self.admins.require(
                 request.incoming, RETRY_QUESTION_ACTION, audited_as=RETRY_AUDIT_NAME
             )
-        if exchange.turns is not None:
-            newest_count = exchange.turns.newer_count + exchange.turns.count
+        if exchange.turn_range is not None:
+            newest_count = exchange.turn_range.newer_count + exchange.turn_range.count
             earlier_turns = tuple(request.recent[: len(request.recent) - newest_count])
         repeated_message = build_repeated_question(request.incoming, question, earlier_turns)
         speakers = pick_speakers(request.active, exchange.answers)
         retry = AskedQuestion(repeated_message, speakers, earlier_turns=exchange.earlier_turns)
-        return CommandResult("", removed_turns=exchange.turns, question=retry)
+        return CommandResult("", removed_turns=exchange.turn_range, question=retry)
 
     @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
@@ -88,7 +88,7 @@ class NewestQuestionHandlers:
             text = translatable(
                 "Removed from the conversation: “{text}” and its answer.", text=quoted_text
             )
-        turns, ids = exchange.turns, exchange.failed_turn_ids
+        turns, ids = exchange.turn_range, exchange.failed_turn_ids
         return CommandResult(text, removed_turns=turns, deleted_ids=ids, changes_channel=True)
 
 
@@ -205,7 +205,7 @@ class AnswerButtons:
     conversations: Conversations
     inbox: SqlInbox
     admins: AdminCheck
-    route: Callable[[ButtonPress], Awaitable[ButtonPress]]
+    route_press: Callable[[ButtonPress], Awaitable[ButtonPress]]
     """Returns a press with the address of the history that the press belongs to."""
     access: AccessRules
     limit: Callable[[ButtonPress], Awaitable[Text | None]] | None = None
@@ -220,7 +220,7 @@ class AnswerButtons:
                 if button.action is ButtonAction.STOP:
                     await self._check_stop_press(press, button)
                 else:
-                    await self.find(press, button)
+                    await self.find_exchange(press, button)
                 if button.action in FORM_ACTIONS and not press.values:  # the platform has no forms
                     reason = TYPING_HINTS[button.action]
         except UserError as error:
@@ -229,12 +229,12 @@ class AnswerButtons:
             return None
         return None if reason is None else translate(reason, supported_language(press.locale))
 
-    async def find(self, press: ButtonPress, button: ButtonData) -> Exchange:
+    async def find_exchange(self, press: ButtonPress, button: ButtonData) -> Exchange:
         """Return the exchange that a button belongs to; raise `UserError` to refuse the press."""
         needs_access = button.action not in _ALWAYS_ALLOWED_ACTIONS
         if needs_access and await self.access.find_refusal(press) is not None:
             raise UserError(NO_ACCESS_NOTICE)
-        press = await self.route(press)
+        press = await self.route_press(press)
         history_key, load = press.address.conversation, self.conversations.load_exchange_by_part
         exchange = await load(history_key, button.part, _MAX_EARLIER_TURNS)
         if exchange is None:
@@ -258,7 +258,7 @@ class AnswerButtons:
 
     async def find_changeable_exchange(self, press: ButtonPress, button: ButtonData) -> Exchange:
         """Return a button's exchange, and audit admins who change other people's answers."""
-        exchange = await self.find(press, button)
+        exchange = await self.find_exchange(press, button)
         audited_as = _AUDIT_NAMES.get(button.action)
         if audited_as is not None and not exchange.question.turn.is_from(press.author):
             await self.admins.record_admin_action(press, audited_as)

@@ -143,7 +143,7 @@ class CharacterHandlers:
             if changes.get("avatar") and not is_http_address(changes["avatar"]):
                 raise UserError(_NOT_A_LINK_NOTICE)
             preset = with_changed_texts(await self.load_newest_version(name), changes)
-        await self.save(request, preset, name)
+        await self.save_character(request, preset, name)
         text = translatable("{name} was changed.", name=preset.name)
         return CommandResult(text, changes_channel=True)
 
@@ -171,7 +171,7 @@ class CharacterHandlers:
         text = translatable("{name} was deleted.", name=display_name(name))
         return CommandResult(text, changes_channel=True)
 
-    async def form(self, message: IncomingMessage) -> Sequence[tuple[CommandOption, str]]:
+    async def load_form(self, message: IncomingMessage) -> Sequence[tuple[CommandOption, str]]:
         """Return a command's form fields, each with the text to show in it; raises `UserError`."""
         await self._require_character_permission(message)
         command = parse_command(message.text)
@@ -186,7 +186,7 @@ class CharacterHandlers:
             raise UserError(_TOO_LONG_NOTICE)
         return fields
 
-    async def suggest(self, message: IncomingMessage, text: str) -> Sequence[str]:
+    async def suggest_names(self, message: IncomingMessage, text: str) -> Sequence[str]:
         """Return the names of presets or characters that complete the typed text."""
         called_command = parse_command(message.text)
         if called_command is None or called_command.name != CHARACTER_GROUP.name:
@@ -309,10 +309,10 @@ class CharacterHandlers:
                     count=len(existing_names),
                 )
             )
-        await self.save(request, new_preset, name)
+        await self.save_character(request, new_preset, name)
         return new_preset
 
-    async def save(self, request: CommandRequest, preset: Preset, name: str) -> None:
+    async def save_character(self, request: CommandRequest, preset: Preset, name: str) -> None:
         """Store a character's next version under the full name of its preset, and announce it."""
         content, owner = export_preset(preset), name.rpartition(OWNER_SEPARATOR)[0]
         await self.versions.save([PresetVersion(name, content, 1, owner)])

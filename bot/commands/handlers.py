@@ -60,17 +60,17 @@ class CommandHandlers:
     access: AccessRules
     greetings: Greetings
     menus: SettingMenus
-    history_scope: HistoryScopeHandlers
+    scope_handlers: HistoryScopeHandlers
     pairing: PairingCodes
-    memories: MemoryHandlers
+    memory_handlers: MemoryHandlers
     platform_commands: Mapping[str, Sequence[CommandSpec]]
     """Commands that platforms run themselves, by the platform's name; /help lists them."""
     other_handlers: Sequence[object]
     """The objects with the other handlers."""
 
     def __post_init__(self) -> None:
-        handler_objects = (self, self.admins, self.menus, self.history_scope, self.memories)
-        self._handlers = handlers_by_command(*handler_objects, *self.other_handlers)
+        handlers = (self, self.admins, self.menus, self.scope_handlers, self.memory_handlers)
+        self._handlers = handlers_by_command(*handlers, *self.other_handlers)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; on failure, raise `UserError` with a text for its author."""
@@ -110,7 +110,7 @@ class CommandHandlers:
         ]
         if not (lines or refusal_lines):
             raise UserError(translatable("I haven't seen any messages here recently."))
-        scope = await self.history_scope.describe_current_scope(request.incoming.scopes)
+        scope = await self.scope_handlers.describe_current_scope(request.incoming.scopes)
         return CommandResult(join_texts([scope, *lines, *refusal_lines]))
 
     @command(
@@ -130,7 +130,7 @@ class CommandHandlers:
     @command("stop", marked("stop the answer that is being written; the text so far stays"))
     async def _stop_answer(self, request: CommandRequest) -> CommandResult:
         """Report the outcome of a /stop, which took effect before this handler ran."""
-        match request.stop:
+        match request.stop_outcome:
             case StopOutcome.STOPPED:
                 return CommandResult(translatable("Stopped. /retry answers again."))
             case StopOutcome.NOTHING:
@@ -141,7 +141,11 @@ class CommandHandlers:
                 )
             case _:
                 problem = unknown_admin_notice(request.incoming, _STOP_OTHERS_ACTION)
-        raise UserError(problem) if request.stop is StopOutcome.NOTHING else PrivateError(problem)
+        raise (
+            UserError(problem)
+            if request.stop_outcome is StopOutcome.NOTHING
+            else PrivateError(problem)
+        )
 
     @command("edit")
     async def _edit(self, request: CommandRequest) -> CommandResult:

@@ -146,7 +146,7 @@ class MemoryHandlers:
         marked("show one memory, or what a character knows"),
         CommandOption("what", marked("a number, or the name of a character"), can_suggest=True),
     )
-    async def show(self, request: CommandRequest) -> CommandResult:
+    async def show_memory_or_list(self, request: CommandRequest) -> CommandResult:
         """Show a memory with its source and audience, or what a character knows."""
         if _parse_number(request.argument) is None:
             return await self.list_memories(request)
@@ -168,7 +168,7 @@ class MemoryHandlers:
         ),
         CommandOption("text", marked("for example: I am allergic to nuts"), required=False),
     )
-    async def add(self, request: CommandRequest) -> CommandResult:
+    async def add_memory(self, request: CommandRequest) -> CommandResult:
         """Remember a text, or the message that the command replies to."""
         message, text = request.incoming, request.argument
         if text:
@@ -195,7 +195,7 @@ class MemoryHandlers:
         _NUMBER_OPTION,
         CommandOption("text", marked("the corrected text")),
     )
-    async def correct(self, request: CommandRequest) -> CommandResult:
+    async def correct_memory(self, request: CommandRequest) -> CommandResult:
         """Replace a memory's text."""
         memory, message = await self._find_by_number(request), request.incoming
         text = _check_text(request.argument.partition(" ")[2])
@@ -208,7 +208,7 @@ class MemoryHandlers:
         marked("pin a memory, so that I recall it before all others, or unpin it"),
         _NUMBER_OPTION,
     )
-    async def pin(self, request: CommandRequest) -> CommandResult:
+    async def pin_or_unpin(self, request: CommandRequest) -> CommandResult:
         """Pin a memory, or unpin it."""
         memory = await self._find_by_number(request)
         reader = await self._load_reader(request)
@@ -220,7 +220,7 @@ class MemoryHandlers:
         marked("delete a memory; admins can also delete those about this chat"),
         _NUMBER_OPTION,
     )
-    async def forget(self, request: CommandRequest) -> CommandResult:
+    async def forget_memory(self, request: CommandRequest) -> CommandResult:
         """Delete a memory."""
         memory, message = await self._find_by_number(request), request.incoming
         if not _concerns_person(message.author.id, memory):
@@ -241,7 +241,7 @@ class MemoryHandlers:
             "reach", marked("server, everywhere, or here again"), False, choices=(*_REACH_BY_WORD,)
         ),
     )
-    async def widen(self, request: CommandRequest) -> CommandResult:
+    async def widen_audience(self, request: CommandRequest) -> CommandResult:
         """Choose where a memory may be recalled; only the person who said it may do this."""
         memory, message = await self._find_by_number(request), request.incoming
         reach_word = request.argument.partition(" ")[2].strip().lower() or "server"
@@ -271,7 +271,7 @@ class MemoryHandlers:
         ),
         CommandOption("what", marked("a number, on, or off")),
     )
-    async def approve(self, request: CommandRequest) -> CommandResult:
+    async def approve_memory(self, request: CommandRequest) -> CommandResult:
         """Approve a memory about this server, or choose whether new ones wait for approval."""
         message, admins, word = request.incoming, self.characters.admins, request.argument.lower()
         await admins.require(message, translatable("approve memories about this chat"))
@@ -297,7 +297,7 @@ class MemoryHandlers:
             can_suggest=True,
         ),
     )
-    async def export(self, request: CommandRequest) -> CommandResult:
+    async def export_memories(self, request: CommandRequest) -> CommandResult:
         """Export the asker's memories, this private chat, or a character with its memories."""
         message, argument, person = request.incoming, request.argument, request.incoming.author.id
         memories = await self.memories.visible(_create_reader(message))  # the newest first
@@ -362,7 +362,7 @@ class MemoryHandlers:
         marked("read memories, a character with memories, or a chat from a file"),
         CommandOption("file", marked("JSON or JSONL"), required=False, is_file=True),
     )
-    async def import_file(self, request: CommandRequest) -> CommandResult:
+    async def import_memory_file(self, request: CommandRequest) -> CommandResult:
         """Import a file with memories, a character, or a chat. An imported chat continues here."""
         message = request.incoming
         if (data := await self.characters.download_attached_file(message)) is None:
@@ -478,7 +478,7 @@ class MemoryHandlers:
             changes = {"lorebook": add_to_lorebook(preset.lorebook, one)}
             preset = with_changed_texts(preset, changes)
         if selection:
-            await characters.save(request, preset, name)
+            await characters.save_character(request, preset, name)
         remaining_memories = [one for one in candidates if one not in selection]
         heading = translatable(
             "New entries in the lorebook: {count}. Memories about this chat that can still be"

@@ -40,7 +40,7 @@ class PresetHandlers:
     @admin_command(
         "preset use", marked("make this preset answer in this channel (admins)"), _PRESET_OPTION
     )
-    async def _use(self, request: CommandRequest) -> CommandResult:
+    async def _use_preset(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "use")
         await self.resolver.set_active(request.scope, [preset], **request.author_arguments)
         text = translatable("{name} will answer here from now on.", name=preset.shown_name)
@@ -49,7 +49,7 @@ class PresetHandlers:
     @admin_command(
         "preset add", marked("add a character that answers here (admins)"), _PRESET_OPTION
     )
-    async def _add(self, request: CommandRequest) -> CommandResult:
+    async def _add_preset(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "add")
         presets = request.active.with_added(preset)
         await self.resolver.set_active(request.scope, presets, **request.author_arguments)
@@ -64,7 +64,7 @@ class PresetHandlers:
     @admin_command(
         "preset remove", marked("remove a character; the others stay (admins)"), _PRESET_OPTION
     )
-    async def _remove(self, request: CommandRequest) -> CommandResult:
+    async def _remove_preset(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "remove")
         presets = request.active.with_removed(preset)
         await self.resolver.set_active(request.scope, presets, **request.author_arguments)
@@ -94,7 +94,7 @@ class PresetHandlers:
         marked("show a preset, or the active one if you give no name"),
         replace(_PRESET_OPTION, required=False),
     )
-    async def _show(self, request: CommandRequest) -> CommandResult:
+    async def _show_preset(self, request: CommandRequest) -> CommandResult:
         first = request.active.first
         origin = None if request.argument else _describe_preset_origin(first, request.incoming)
         preset, active = first.preset, request.active
@@ -134,7 +134,7 @@ class PresetHandlers:
         return CommandResult(join_texts(_candidate_line(one) for one in decision.candidates))
 
     @command("preset list", marked("list all presets and mark the active ones"))
-    async def _list(self, request: CommandRequest) -> CommandResult:
+    async def _list_presets(self, request: CommandRequest) -> CommandResult:
         active = request.active
         lines = [
             preset_line(name, text, active.names)

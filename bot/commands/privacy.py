@@ -76,19 +76,21 @@ _OVERLAP_SECONDS = 600.0  # each query starts this much earlier: clocks differ, 
 class DeletionRequests:
     """Queues deletions in conversations, since only their workers may change histories."""
 
-    data: PersonalData
+    personal_data: PersonalData
     personas: UserPersonas
-    index: SqlHistoryIndex
+    history_index: SqlHistoryIndex
     history_scopes: HistoryScopes
-    receive: Callable[[Sequence[Incoming]], Awaitable[None]]
+    receive_events: Callable[[Sequence[Incoming]], Awaitable[None]]
     memories: SqlMemories
 
     async def request_person_deletion(self, request: Request) -> bool:
         """Queue the deletion of a person's data; return whether they opted out, which is kept."""
         person = request.author.id
-        await self._queue_deletions(await self.data.list_conversations(person), request, person)
-        await self.data.forget_outside_histories(person)
-        await self.personas.delete_settings(person, await self.data.list_settings(person))
+        await self._queue_deletions(
+            await self.personal_data.list_conversations(person), request, person
+        )
+        await self.personal_data.forget_outside_histories(person)
+        await self.personas.delete_settings(person, await self.personal_data.list_settings(person))
         self.history_scopes.resolver.characters.drop(person)
         if await self.history_scopes.resolver.opted_out([person]):
             return True
@@ -97,7 +99,7 @@ class DeletionRequests:
 
     async def request_channel_deletion(self, message: IncomingMessage) -> int:
         """Queue the deletion of the channel's other histories; return their number of turns."""
-        turn_counts = dict(await self.index.turn_counts(message.address))
+        turn_counts = dict(await self.history_index.turn_counts(message.address))
         turn_counts.pop(message.address.conversation, None)
         await self._queue_deletions(turn_counts, message, None)
         return sum(turn_counts.values())
@@ -107,7 +109,7 @@ class DeletionRequests:
     ) -> None:
         key_prefix = f"{request.external_key}:forget"
         if requests := create_forget_requests(conversations, key_prefix, person_id, request.at):
-            await self.receive(requests)
+            await self.receive_events(requests)
 
     async def request_copy_deletion(self, message: IncomingMessage, message_id: str) -> None:
         """Queue the deletion of a message's copies in the channel's other histories."""
@@ -119,7 +121,7 @@ class DeletionRequests:
                 at=message.at,
                 scopes=message.scopes,
             )
-            await self.receive([deletion])
+            await self.receive_events([deletion])
 
 
 @dataclass(eq=False)
@@ -311,7 +313,7 @@ class PrivacyHandlers:
     @private_command(
         "privacy show", marked("show what I read and store here, who gets it, and how to opt out")
     )
-    async def show(self, request: CommandRequest) -> CommandResult:
+    async def show_notice(self, request: CommandRequest) -> CommandResult:
         """Say what the bot does with people's words in this channel."""
         message = request.incoming
         return CommandResult(await self.notice.describe(message.scopes, message.address.source))
@@ -321,7 +323,7 @@ class PrivacyHandlers:
         marked("add this server's sentence to /privacy; without text, remove it (admins)"),
         CommandOption("text", marked("for example: Ask Ada what the bot is for"), required=False),
     )
-    async def edit(self, request: CommandRequest) -> CommandResult:
+    async def edit_sentence(self, request: CommandRequest) -> CommandResult:
         """Store a sentence that admins of the server add to the privacy notice."""
         await self.admins.require(request.incoming, _CHANGE_NOTICE_ACTION)
         sentence = " ".join(request.argument.split())
@@ -344,7 +346,7 @@ class PrivacyHandlers:
             "what", marked("me, last or channel"), required=False, choices=("me", "last", "channel")
         ),
     )
-    async def forget(self, request: CommandRequest) -> CommandResult:
+    async def delete_messages(self, request: CommandRequest) -> CommandResult:
         """Delete a message, the newest question, or everything here; "me" asks first."""
         message, quote, require = request.incoming, request.incoming.quote, self.admins.require
         message_id = quote.message_id if quote is not None else None
@@ -375,10 +377,10 @@ class PrivacyHandlers:
         return CommandResult("", forgotten_id=message_id, forgets_answers=is_newest_question)
 
     @private_command("export", marked("send you everything you said to me, as a file"))
-    async def export(self, request: CommandRequest) -> CommandResult:
+    async def export_own_messages(self, request: CommandRequest) -> CommandResult:
         """Send the author's messages as a file."""
         incoming = request.incoming
-        data, person = self.deletions.data, incoming.author.id
+        data, person = self.deletions.personal_data, incoming.author.id
         file, message_count, _ = await export_messages(data, person, incoming.at)
         text = translatable_count(
             "Everything you said to me: {count} message.",
@@ -406,7 +408,7 @@ class PrivacyHandlers:
         if writes_as_group(message):
             raise UserError(_WRITING_AS_GROUP_NOTICE)
         new_consent = None if choice == _RESET_CHOICE else Consent(choice)
-        self.deletions.data.record_consent(message.author.id, new_consent or "")
+        self.deletions.personal_data.record_consent(message.author.id, new_consent or "")
         await self.deletions.history_scopes.set_consent(message.author.id, new_consent)
         await self.deletions.memories.apply_consent(message.author.id)
         if new_consent is Consent.OFF:

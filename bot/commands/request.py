@@ -39,7 +39,7 @@ class CommandRequest:
     now: datetime
     failed_questions: Sequence[StoredTurn] = ()
     """The newest unanswered questions; loaded only for `COMMANDS_THAT_READ_HISTORY`."""
-    stop: StopOutcome = StopOutcome.NOTHING
+    stop_outcome: StopOutcome = StopOutcome.NOTHING
     answered_at: datetime | None = None
     """The time of the answer that the command replies to."""
     is_asker: bool = False

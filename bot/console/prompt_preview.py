@@ -79,7 +79,9 @@ class PromptPreview:
     ) -> NextAnswer:
         characters, problem = _list_considered(candidates, active), None
         message_group = MessageGroup(claim, InboxMessage(0, message, 0))
-        context = await self.sources.load(message_group, AskedQuestion(message, speakers), active)
+        context = await self.sources.load_context(
+            message_group, AskedQuestion(message, speakers), active
+        )
         for speaker in speakers:
             try:
                 receipt = await self._compose_prompt(speaker, context)
@@ -91,7 +93,7 @@ class PromptPreview:
         return NextAnswer(characters, problem=problem)
 
     async def _compose_prompt(self, speaker: ActivePreset, context: TurnContext) -> Receipt:
-        prompt = await self.sources.fit(speaker.preset, context)
+        prompt = await self.sources.fit_prompt(speaker.preset, context)
         prompt = self.spending.with_output_limit(speaker.preset, context.incoming, prompt)
         preset, version, scopes = speaker.preset, speaker.version, context.incoming.scopes
         return build_receipt(_NO_ANSWER, prompt, preset, version, AnswerCharge(), scopes)
@@ -135,9 +137,11 @@ class DraftComposer:
         active = await self._replace_speaker(speaker, scene)
         group = MessageGroup(claim, InboxMessage(0, message, 0))
         question = AskedQuestion(message, (speaker,))
-        context = await sources.load(group, question, active, earlier_session=scene.earlier_session)
+        context = await sources.load_context(
+            group, question, active, earlier_session=scene.earlier_session
+        )
         context.turns.extend(scene.answers)
-        prompt = await sources.fit(preset, context)
+        prompt = await sources.fit_prompt(preset, context)
         return build_receipt(_NO_ANSWER, prompt, preset, version, AnswerCharge())
 
     async def count_tokens(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:

@@ -35,7 +35,7 @@ class SetupPage(RouteGroup):
 
     async def _show_steps(self, **values: object) -> Values:
         return {
-            "choices": await self.steps.choices(),
+            "choices": await self.steps.platform_choices(),
             "steps": self.steps,
             "services": SERVICE_TITLES,
             "found": {},
@@ -77,13 +77,13 @@ class SetupPage(RouteGroup):
 
     @route(f"POST {SETUP_PATH}/{{platform}}/forget", ApiScope.OPERATE, then=SETUP_PATH)
     async def forget(self, platform: str) -> None:
-        await self.steps.forget(platform)
+        await self.steps.drop_bot(platform)
 
     @route(f"POST {SETUP_PATH}/write", ApiScope.OPERATE, template=_TEMPLATE_NAME)
     async def write(self, request: ConsoleRequest) -> Values:
         names = self.steps.names_to_set()
         try:
-            overridden_names = await self.steps.write()
+            overridden_names = await self.steps.write_choices()
         except SettingsError as error:
             raise RequestRefused(409, str(error)) from None
         await self.audit.record(request.caller.name, "write .env", ", ".join(names))

@@ -182,7 +182,7 @@ class MessagingContainer(StorageContainer, ABC):
                 return _make_form(_EDIT_FORM_TEXTS, text, language)
             if await self.access.may_run_admin_command(message, name):  # which an admin may do
                 message = replace(message, author_is_admin=True)
-            fields = await self.characters.form(message)
+            fields = await self.characters.load_form(message)
         except (UserError, StoreError) as error:
             problem = error.text if isinstance(error, UserError) else _TRY_AGAIN_NOTICE
             return EditableText(refusal=translate(problem, language))
@@ -203,7 +203,7 @@ class MessagingContainer(StorageContainer, ABC):
     async def suggest(self, message: IncomingMessage, text: str) -> Sequence[str]:
         """Return suggestions for a partly typed command; an empty list if the database fails."""
         with suppress(StoreError):
-            return await self.characters.suggest(message, text)
+            return await self.characters.suggest_names(message, text)
         return ()
 
     # permissions

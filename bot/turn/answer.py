@@ -97,7 +97,7 @@ class AnswerPipeline:
         if not may_answer:
             return self._refusal_result(message, limit_notice, first_part, is_new=is_new)
         speakers, active = await self._drop_adult_speakers(question, active)
-        context = await self.sources.load(
+        context = await self.sources.load_context(
             group, question, active, removed_turns, earlier_session, first_part
         )
         if is_unreadable(message, context.files):
@@ -122,7 +122,7 @@ class AnswerPipeline:
                 )
         context.parts.extend(
             OutgoingPart(REACTION_PART, MessageContent(emoji))
-            for emoji in context.reactions.values()
+            for emoji in context.reactions_by_preset.values()
         )
         context.parts[:] = [  # mark the parts that need no further edit
             replace(one, is_shown=True) if any(live.shows(one) for live in context.replies) else one
@@ -210,7 +210,7 @@ class AnswerPipeline:
             return
         sent_parts = await self.sources.conversations.list_opened_parts(context.message)
         own_parts = {one for one in message_part_numbers(sent_parts) if one >= context.first_part}
-        shown_parts = own_parts.difference(context.opened_parts)
+        shown_parts = own_parts.difference(context.started_parts)
         if shown_parts:
             stop.resume_until_text(max(shown_parts))
             await self._generate_answers(speakers, context, stop)
@@ -246,10 +246,10 @@ class AnswerPipeline:
             stop.start_part(first_part)
             request = AnswerRequest(speaker, name_line, context, live_reply, stop)
             receipt = await self.models.generate(request)
-        context.opened_parts.extend(live_reply.opened_parts)
+        context.started_parts.extend(live_reply.opened_parts)
         if not receipt.answer:  # stopped before the first word
             return
-        emoji = context.reactions.get(preset.name)
+        emoji = context.reactions_by_preset.get(preset.name)
         if emoji and receipt.answer == reaction_line(emoji):  # the answer is only a reaction
             context.turns.append(self._assistant_turn(receipt.answer, speaker, ()))
             context.receipts.append(_with_edit_times(receipt, live_reply, context.incoming))

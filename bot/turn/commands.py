@@ -65,7 +65,7 @@ class CommandRunner:
     """Runs commands that were typed or chosen in a menu."""
 
     stages: TurnStages
-    edits: EditHandler
+    edit_handler: EditHandler
     answers: QuestionAnswerer
     finisher: TurnFinisher
 
@@ -250,7 +250,7 @@ class CommandRunner:
             interaction=None,
         )
         edit = MessageEdit(message.external_key, edited_message, message.at)
-        result = await self.edits.apply_edit(group, edit)
+        result = await self.edit_handler.apply_edit(group, edit)
         return result if isinstance(result, TurnResult) else TurnResult()
 
     def _edit_answer(

@@ -72,9 +72,9 @@ class TurnStages:
     access: AccessRules
     deletions: DeletionRequests
     arrivals: ArrivalSignals
-    voices: VoiceTranscriber
+    voice_transcriber: VoiceTranscriber
     decisions: DecisionLog
-    notes: SqlMessageNotes
+    message_notes: SqlMessageNotes
     explain_silence: Callable[[IncomingMessage, Text], Awaitable[None]]
     """Shows people in a channel why no character answers, on platforms that support this."""
     is_paused: Callable[[str], bool]
@@ -183,7 +183,7 @@ class TurnFinisher:
         message = group.message
         error_number = message.error_id
         text = translatable("⚠ {problem} (error {number})", problem=problem, number=error_number)
-        await self.stages.notes.add([create_failure_note(RECENT_EVENTS, message.turn_name)])
+        await self.stages.message_notes.add([create_failure_note(RECENT_EVENTS, message.turn_name)])
         return await self.finish_with_button(group, text, ButtonAction.RETRY)
 
     async def finish_with_button(

@@ -169,7 +169,7 @@ class ModelRequests:
         started_at = self.clock.monotonic()
         may_use_tools = not preset.calls_tools or await self.access.may_use(message, "tools")
         tools = await self.tools.create_toolbox(preset, backend, context) if may_use_tools else None
-        fitted_prompt = await self.sources.fit(preset, context, tools.specs if tools else ())
+        fitted_prompt = await self.sources.fit_prompt(preset, context, tools.specs if tools else ())
         build_seconds = self.clock.monotonic() - started_at
         is_live = preset.stream and not (context.in_place_of or preset.regex_scripts)
         name_line, lane = request.name_line, message.address.lane
@@ -209,8 +209,8 @@ class ModelRequests:
             self._thinking_models.add((preset.provider, preset.model))
         if answer_check is not None and is_visible(answer.text):
             answer = await _apply_check(answer_check, answer, preset, message)
-        if preset.name in context.reactions and not is_visible(answer.text):
-            answer = replace(answer, text=reaction_line(context.reactions[preset.name]))
+        if preset.name in context.reactions_by_preset and not is_visible(answer.text):
+            answer = replace(answer, text=reaction_line(context.reactions_by_preset[preset.name]))
         if not stop.is_requested:
             _raise_if_empty(answer, preset, sent_limit=preset.output_limit)
         self._request_summary_if_cut(preset, context, fitted_prompt)

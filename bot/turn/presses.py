@@ -82,9 +82,9 @@ class PressHandler:
     """Computes the effects of presses and reactions, and stores confirmations of age."""
 
     stages: TurnStages
-    edits: EditHandler
+    edit_handler: EditHandler
 
-    async def press(
+    async def apply_press(
         self, group: MessageGroup, press: ButtonPress
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Return a press's result, or the question or command that it starts; raise `UserError`."""
@@ -122,7 +122,7 @@ class PressHandler:
             case _:
                 return await self._run_menu_choice(press, button, exchange, active)
 
-    async def react(
+    async def apply_reaction(
         self, group: MessageGroup, reaction: ReactionChange
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Treat a reaction as feedback on the answer or as a press of the matching button."""
@@ -133,14 +133,14 @@ class PressHandler:
         press = ButtonPress(**_origin_fields(reaction), message_id=reaction.message_id, data=data)
         try:
             if action is not None:
-                return TurnResult() if reaction.is_removed else await self.press(group, press)
+                return TurnResult() if reaction.is_removed else await self.apply_press(group, press)
             if not turns or await self.stages.access.find_refusal(press) is not None:
                 return TurnResult()
             if reaction.reaction not in MEMORY_REACTIONS:
                 feedback = await self._find_feedback(group, reaction, answer) if answer else None
                 return TurnResult(feedback=feedback)
             if not reaction.is_removed:
-                await self.stages.commands.memories.remember_reaction(press, turns[-1].turn)
+                await self.stages.commands.memory_handlers.remember_reaction(press, turns[-1].turn)
         except UserError as error:  # reactions may be meant for people, so show no refusal
             _log.info("reaction_ignored", by=reaction.author.id, reason=str(error))
         return TurnResult()
@@ -239,7 +239,7 @@ class PressHandler:
             return AskedQuestion(
                 repeat, speakers, exchange.parts, tuple(exchange.earlier_session.turns)
             )
-        return await self.edits.answer_in_place(
+        return await self.edit_handler.answer_in_place(
             group, repeat, press.at, exchange, active, speakers, {}
         )
 

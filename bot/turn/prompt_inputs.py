@@ -86,7 +86,7 @@ class ChannelReader:
     find_retention_start: Callable[[], float]
     """Returns the time before which messages are not kept, in Unix seconds."""
 
-    async def read(
+    async def read_earlier_turns(
         self, message: IncomingMessage, active: ActiveCharacters, turns: Sequence[Turn] = ()
     ) -> tuple[Turn, ...]:
         """Return earlier messages that are not stored, oldest first; empty if reading fails."""
@@ -157,7 +157,7 @@ class TurnContext:
     """The names of the earlier parts whose messages this answer replaces."""
     replaces_answers: bool = False
     """Whether the question was answered before; the new answer should then differ."""
-    opened_parts: list[int] = field(default_factory=list)
+    started_parts: list[int] = field(default_factory=list)
     """The numbers of the parts whose messages were sent during generation."""
     turns: list[Turn] = field(default_factory=list)
     parts: list[OutgoingPart] = field(default_factory=list)
@@ -165,13 +165,13 @@ class TurnContext:
     replies: list[LiveReply] = field(default_factory=list)
     notices: list[Text] = field(default_factory=list)
     """Notices by the service, sent after the answers."""
-    reactions: dict[str, str] = field(default_factory=dict)
+    reactions_by_preset: dict[str, str] = field(default_factory=dict)
     """The emoji reaction that a model chose, by preset; at most one per message."""
 
     @property
     def next_part(self) -> int:
         """The number of the first message part that the next character sends."""
-        following_numbers = [number + 1 for number in message_part_numbers(self.opened_parts)]
+        following_numbers = [number + 1 for number in message_part_numbers(self.started_parts)]
         complete_count = len(message_part_numbers(one.part for one in self.parts))
         return max(self.first_part + complete_count, *following_numbers, 0)
 
@@ -183,7 +183,7 @@ class TurnContext:
             self.receipts,
             was_stopped=was_stopped,
             next_part=max(
-                [self.first_part, *(one + 1 for one in message_part_numbers(self.opened_parts))]
+                [self.first_part, *(one + 1 for one in message_part_numbers(self.started_parts))]
             ),
             earlier_turns=self.unstored_turns,
         )
@@ -211,7 +211,7 @@ class PromptSources:
     may_spend: bool = True
     """Whether searching for stories and memories may use a paid embedding service."""
 
-    async def load(
+    async def load_context(
         self,
         group: MessageGroup,
         question: AskedQuestion,
@@ -246,7 +246,7 @@ class PromptSources:
         is_first_read = is_new_channel or (is_new_question and oldest_message.in_thread)
         may_observe = is_first_read and await self.resolver.may_observe(oldest_message.scopes)
         if may_observe and is_new_channel:
-            turns = await self.channel_reader.read(oldest_message, active, history)
+            turns = await self.channel_reader.read_earlier_turns(oldest_message, active, history)
             earlier_turns = await self.resolver.remove_opted_out_turns(turns)
         if earlier_turns:
             history = tuple(sorted((*earlier_turns, *history), key=lambda one: one.at))
@@ -294,20 +294,20 @@ class PromptSources:
             return message
         return replace(message, quote=replace(quote, text="", attachments=()))
 
-    async def fit(
+    async def fit_prompt(
         self, preset: Preset, context: TurnContext, tools: Sequence[ToolSpec] = ()
     ) -> FittedPrompt:
         """Compose a prompt that fits the token limit; raises `UserError` or `BackendError`."""
         backend = self.backends[preset.provider]
         model_limit = await prompt_limit_if_needed(preset, backend)
-        draft = await self.compose(preset, context, model_limit)
+        draft = await self.compose_draft(preset, context, model_limit)
         if not tools:
             return await fit_for_backend(preset, draft, backend)
         draft_with_tools = replace(draft, base=replace(draft.base, tools=tuple(tools)))
         fitted_prompt = await fit_for_backend(preset, draft_with_tools, backend)
         return replace(fitted_prompt, prompt=replace(fitted_prompt.prompt, tools=()))
 
-    async def compose(
+    async def compose_draft(
         self, preset: Preset, context: TurnContext, model_limit: int | None = None
     ) -> Draft:
         """Compose a speaker's complete prompt, which may be longer than the token limit."""
@@ -430,19 +430,19 @@ class AnswerTools:
             await server.wait_for_first_attempt()
         tools += server_tools(servers)
         # Even without tools, a model may call a tool that it knows; the call must return an error.
-        return Toolbox(tools, self.clock, lambda: preset.name in context.reactions)
+        return Toolbox(tools, self.clock, lambda: preset.name in context.reactions_by_preset)
 
     def _react_tool(self, preset: Preset, context: TurnContext) -> Tool:
         find_emoji = self.limits(context.incoming.address).convert_reaction
 
         async def react(text: str) -> str:
-            if context.reactions:
+            if context.reactions_by_preset:
                 raise ToolFailed("you have already reacted to this message")
             emoji = find_emoji(text) if find_emoji else ""
             if not emoji:
                 emojis = "👍 👎 ❤ 🔥 🎉 😁 😢 🤔"
                 raise ToolFailed(f"that emoji is not available here; use another, such as {emojis}")
-            context.reactions[preset.name] = emoji
+            context.reactions_by_preset[preset.name] = emoji
             return reaction_line(emoji)
 
         return react_tool(react)

@@ -56,7 +56,7 @@ class _AnswerInProgress:
     turn_name: str
     askers: Collection[str]
     """The ids of the people who may stop the answer."""
-    flag: StopFlag
+    stop_flag: StopFlag
     sent_at: datetime
     """When the message was sent or last edited."""
     has_one_message: bool = False
@@ -211,7 +211,7 @@ class StopRequests:
         # A repeated edit is not newer than the text being answered (Telegram counts whole seconds).
         # An edit that changed only a preview or the formatting has the same digest.
         if edit.at >= answer.sent_at and edit.digest != _hash_edit(answer.question):
-            answer.flag.request()
+            answer.stop_flag.request()
             self._edited_messages[edit.conversation, edit.message_id] = None
 
     def _handle_deletion(self, deletion: MessageDeletion) -> None:
@@ -219,16 +219,16 @@ class StopRequests:
             self._deleted_messages[deletion.address.lane, message_id] = None  # unique per chat
         answer = self._answers.get(deletion.address.conversation)
         if answer and answer.has_one_message and answer.question.message_id in deletion.message_ids:
-            answer.flag.withdraw()
+            answer.stop_flag.withdraw()
 
     def _apply_outcome(self, command: Request, outcome: StopOutcome) -> bool:
         """Apply a /stop's outcome, and return whether this request stopped the answer."""
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # the answer has ended in the meantime
             return False
-        stops_now = outcome is StopOutcome.STOPPED and not answer.flag.is_requested
+        stops_now = outcome is StopOutcome.STOPPED and not answer.stop_flag.is_requested
         if outcome is StopOutcome.STOPPED:
-            answer.flag.request()
+            answer.stop_flag.request()
         self._outcomes[_event_key(command)] = outcome
         return stops_now
 

@@ -104,9 +104,9 @@ class ConversationWorker:
         self._start_limiter = ResumeLimiter()
         self._finisher = TurnFinisher(stages)
         self._answers = QuestionAnswerer(stages, self._finisher)
-        self._edits = EditHandler(stages)
-        self._presses = PressHandler(stages, self._edits)
-        self._commands = CommandRunner(stages, self._edits, self._answers, self._finisher)
+        self._edit_handler = EditHandler(stages)
+        self._press_handler = PressHandler(stages, self._edit_handler)
+        self._commands = CommandRunner(stages, self._edit_handler, self._answers, self._finisher)
         stages.stops.find_events_after = self._find_later_events
 
     def stop_after_current(self) -> None:
@@ -275,9 +275,9 @@ class ConversationWorker:
             needs_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
             if has_opted_out and needs_words:
                 return "withheld", await self._explain_opt_out(group, event)
-            result = await self._presses.press(group, event)
+            result = await self._press_handler.apply_press(group, event)
         elif not has_opted_out:
-            result = await self._presses.react(group, event)
+            result = await self._press_handler.apply_reaction(group, event)
         if isinstance(result, tuple):
             request, command_result, menu = result
             return "pressed", await self._commands.finish(group, request, command_result, menu)
@@ -297,7 +297,7 @@ class ConversationWorker:
         if self._stages.is_paused(group.claim.conversation):
             # During a pause the stored text changes, but no answer is generated.
             edit = replace(edit, said=replace(edit.said, is_late=True))
-        result = await self._edits.apply_edit(group, edit)
+        result = await self._edit_handler.apply_edit(group, edit)
         if isinstance(result, IncomingMessage):
             return await self._handle_message(group, result)
         return "edited", await self._finisher.finish(group, result)
@@ -348,7 +348,7 @@ class ConversationWorker:
             joiner = SplitMessageJoiner(limits, preset.busy)
             message = await join_parts(group, message, joiner, conversations, self._clock)
             if message.attachments:
-                message = await stages.voices.transcribe(message, preset.provider)
+                message = await stages.voice_transcriber.transcribe(message, preset.provider)
         needs_recent_turns = active.is_group or message.in_thread
         recent_turns = await self._load_recent_turns(group.claim) if needs_recent_turns else ()
 

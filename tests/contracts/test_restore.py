@@ -190,7 +190,7 @@ async def messages_after(restore: DatabaseRestore | None) -> RestoreFilter:
         return restore
 
     messages = RestoreFilter(read)
-    await messages.load()
+    await messages.load_restore()
     return messages
 
 

@@ -206,7 +206,7 @@ def _ignore_changes() -> None:
         return TurnResult()
 
     EditHandler.apply_edit = ignore  # type: ignore[assignment] # on purpose
-    PressHandler.press = ignore  # type: ignore[assignment] # on purpose
+    PressHandler.apply_press = ignore  # type: ignore[assignment] # on purpose
 
 
 def _forget_gathered() -> None:

@@ -120,7 +120,7 @@ class RestoreFilter:
     def __post_init__(self) -> None:
         self._newest_restore: DatabaseRestore | None = None
 
-    async def load(self) -> None:
+    async def load_restore(self) -> None:
         """Load the most recent restore, if any; raises `StoreError`."""
         restore = await self.read_restore()
         if restore is not None:  # a channel's histories share its messages

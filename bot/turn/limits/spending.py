@@ -294,7 +294,7 @@ class BudgetedSummaries:
     """Charges summaries to budgets, and logs their usage like that of answers."""
 
     spending: Spending
-    log: UsageLog
+    usage_log: UsageLog
     slots: ProviderSlots
     urgency: Urgency = Urgency.BACKGROUND
     """With QUESTION, the request also counts against the quota of the chat."""
@@ -320,7 +320,7 @@ class BudgetedSummaries:
             usage = usage_or_estimate(request.usage, prompt_tokens, request.text)
             charge = self.spending.record_charge(reservation, preset, [usage])
         conversation = message.address.conversation
-        await self.log.record(conversation, preset.name, preset.provider, charge, usage)
+        await self.usage_log.record(conversation, preset.name, preset.provider, charge, usage)
         if cancellation is not None:
             raise cancellation
 
