@@ -619,9 +619,9 @@ def _read_early_setting(name: str) -> object:
     """Return one setting, or None if not set; works even if other settings are invalid."""
     for source in EnvSettingsSource, DotEnvSettingsSource, TomlConfigSettingsSource:
         with contextlib.suppress(SourceError, ValueError, OSError):
-            values = source(_EarlySettings)()
-            if name in values:
-                return values[name]
+            source_values = source(_EarlySettings)()
+            if name in source_values:
+                return source_values[name]
     return None
 
 

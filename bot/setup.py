@@ -187,20 +187,20 @@ async def _list_local_models(name: str) -> Sequence[str]:
 async def _open_backend(choice: ModelChoice) -> AsyncIterator[Backend]:
     name = choice.provider or "local"
     kind = default_spec(choice.provider or "").kind
-    values = {
+    all_values = {
         "base_url": choice.base_url,
         "api_key": choice.api_key,
         "model": choice.model,
         "first_token_seconds": _TEST_SECONDS,  # the model may have to be loaded first
     }
-    fields = {key: value for key, value in values.items() if value is not None}
+    fields = {key: value for key, value in all_values.items() if value is not None}
     try:
         provider_settings = backend_spec(kind).settings.model_validate({"kind": kind, **fields})
         settings = provider_settings.with_defaults(name)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        location = "".join(str(part) for part in problem["loc"]).upper()
-        raise SettingsError(f"{location}: {describe_validation_error(problem)}") from None
+        path = "".join(str(part) for part in problem["loc"]).upper()
+        raise SettingsError(f"{path}: {describe_validation_error(problem)}") from None
     except ValueError as error:
         raise SettingsError(str(error)) from None
     async with Renderer() as renderer:

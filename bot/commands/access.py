@@ -405,8 +405,8 @@ class PairingCodes:
             if sum(parse_source(one[2]) == source for one in people.values()) >= _MAX_PENDING_CODES:
                 return ""
             expires_at = f"{self.clock.now() + _CODE_LIFETIME_SECONDS:.0f}"
-            value = f"{code} {expires_at} {message.address.conversation}"
-            await self._store_setting(f"{_CODE_PREFIX}{person}", value, person)
+            stored_code = f"{code} {expires_at} {message.address.conversation}"
+            await self._store_setting(f"{_CODE_PREFIX}{person}", stored_code, person)
             people = await self._load_waiting_people()
         # If others got codes at the same time, the earliest codes are kept.
         expiries_and_people = sorted(

@@ -123,14 +123,14 @@ def _find_failed_exchange(
     answered_ids = {one.message_id for one in recent if one.message_id}  # these have an answer
     unanswered_turns = (one for one in turns if one.turn.message_id not in answered_ids)
     # Skip commands: their replies may be menus.
-    newest = next((one for one in unanswered_turns if parse_command(one.turn.text) is None), None)
-    if newest is None:
+    turn = next((one for one in unanswered_turns if parse_command(one.turn.text) is None), None)
+    if turn is None:
         return None
-    question = newest.turn
+    question = turn.turn
     gathered_turns = [one for one in turns if one.turn.sent_as == question.sent_as]
     identity = _identify_question(question)
     repeats = [one for one in turns if _identify_question(one.turn) == identity]  # failed again
-    earlier_turns = tuple(one.turn for one in reversed(gathered_turns) if one is not newest)
+    earlier_turns = tuple(one.turn for one in reversed(gathered_turns) if one is not turn)
     turn_ids = {one.id for one in (*gathered_turns, *repeats)}
     return NewestExchange(question, (), None, earlier_turns, tuple(sorted(turn_ids)))
 
@@ -275,8 +275,8 @@ class AnswerButtons:
         if turn is not None and turn.turn.role == "user" and not turn.turn.sent_as:
             exchange = await conversations.load_exchange(read_only_claim, message_id, max_turns)
         elif turn is not None:
-            part = turn.turn.sent_as[-1]
-            exchange = await conversations.load_exchange_by_part(conversation, part, max_turns)
+            part_name = turn.turn.sent_as[-1]
+            exchange = await conversations.load_exchange_by_part(conversation, part_name, max_turns)
         if turn is None or exchange is None:
             raise UserError(NOT_REMEMBERED_NOTICE)
         return turn, exchange

@@ -91,12 +91,12 @@ class AdminCheck:
             return was_admin and await self._accepts_anonymous_admins(incoming.scopes)
         if incoming.author_is_admin is not None:  # the event itself says so
             return await self.is_platform_admin(incoming)
-        key, now = _admin_cache_key(incoming), self.clock.monotonic()
-        expires_at, was_admin = self._cached_results.get(key, (now, True))
+        cache_key, now = _admin_cache_key(incoming), self.clock.monotonic()
+        expires_at, was_admin = self._cached_results.get(cache_key, (now, True))
         if expires_at > now and not was_admin:
             return False
         is_admin = await self.is_platform_admin(incoming)
-        self._cached_results[key] = now + _RESULT_CACHE_SECONDS, is_admin
+        self._cached_results[cache_key] = now + _RESULT_CACHE_SECONDS, is_admin
         return is_admin
 
     async def _accepts_anonymous_admins(self, scopes: Sequence[str]) -> bool:

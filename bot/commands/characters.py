@@ -103,8 +103,8 @@ class CharacterHandlers:
         if card is None:
             if len(fields) < 2:  # name and persona are required
                 raise UserError(_HOW_TO_ADD_NOTICE)
-            data = dict(zip(_CARD_KEYS, fields, strict=False))
-            card = json.dumps({"spec": "chara_card_v2", "data": data}).encode()
+            card_data = dict(zip(_CARD_KEYS, fields, strict=False))
+            card = json.dumps({"spec": "chara_card_v2", "data": card_data}).encode()
             fields = []
         preset = await self._convert_card(card, incoming)
         if fields:  # the typed name replaces the card's
@@ -291,10 +291,10 @@ class CharacterHandlers:
         names = {_confusable_key(display_name(one)): one for one in existing_names}
         number, new_preset = 1, preset
         while (key := _confusable_key(new_preset.name)) in operator_preset_keys or key in names:
-            latest = (
+            version = (
                 await self.versions.newest(names[key]) if key not in operator_preset_keys else None
             )
-            if latest is not None and latest.content == export_preset(new_preset):
+            if version is not None and version.content == export_preset(new_preset):
                 break
             number += 1
             suffix = f" {number}"

@@ -273,17 +273,17 @@ class MemoryHandlers:
     )
     async def approve_memory(self, request: CommandRequest) -> CommandResult:
         """Approve a memory about this server, or choose whether new ones wait for approval."""
-        message, admins, word = request.incoming, self.characters.admins, request.argument.lower()
+        message, admins, choice = request.incoming, self.characters.admins, request.argument.lower()
         await admins.require(message, translatable("approve memories about this chat"))
-        if word not in {"on", "off"}:
+        if choice not in {"on", "off"}:
             memory = await self._find_by_number(request)
             reader = await self._load_reader(request)
             new_memory = await self.memories.change(memory.id, reader, state=MemoryState.KEPT)
             return await self._show_memory(request, new_memory, translatable("Approved."))
-        value, server = "on" if word == "on" else None, message.scopes[-1]
-        await request.store(admins.chat_settings, server, MEMORY_APPROVAL_KEY, value)
+        setting, server = "on" if choice == "on" else None, message.scopes[-1]
+        await request.store(admins.chat_settings, server, MEMORY_APPROVAL_KEY, setting)
         text = translatable("New memories about this chat wait until an admin approves them.")
-        return CommandResult(text if value else translatable("New memories don't need approval."))
+        return CommandResult(text if setting else translatable("New memories don't need approval."))
 
     # export and import
 
@@ -322,8 +322,8 @@ class MemoryHandlers:
     ) -> tuple[Text, Attachment]:
         message, resolver = request.incoming, self.characters.resolver
         preset = await resolver.find_in_channel(request.argument, message, request.active)
-        is_own = preset.name.startswith(f"{message.author.id}{OWNER_SEPARATOR}")
-        if not is_own:  # the file has the character's instructions
+        is_own_character = preset.name.startswith(f"{message.author.id}{OWNER_SEPARATOR}")
+        if not is_own_character:  # the file has the character's instructions
             action = translatable("export this character, because the file has its instructions")
             await self.characters.admins.require_prompt_access(message, action)
         local_memories = [one for one in memories if _may_be_known_at(_find_place(message), one)]
@@ -365,10 +365,10 @@ class MemoryHandlers:
     async def import_memory_file(self, request: CommandRequest) -> CommandResult:
         """Import a file with memories, a character, or a chat. An imported chat continues here."""
         message = request.incoming
-        if (data := await self.characters.download_attached_file(message)) is None:
+        if (file_content := await self.characters.download_attached_file(message)) is None:
             raise UserError(_MISSING_FILE_NOTICE)
         empty_memory = _empty_memory(message, message.author)
-        file = await asyncio.to_thread(read_memory_file, data, empty_memory)
+        file = await asyncio.to_thread(read_memory_file, file_content, empty_memory)
         if file.chat is not None and not message.is_private:
             raise UserError(_PRIVATE_ONLY_NOTICE)
         reply_lines: list[str] = []
@@ -397,10 +397,10 @@ class MemoryHandlers:
         for one in file.memories:
             subject = one.subject
             if subject.kind is SubjectKind.CHARACTER:
-                if (key := presets.get(preset_id(subject.name))) is None:
+                if (preset_name := presets.get(preset_id(subject.name))) is None:
                     other_people[subject.name] = None
                     continue
-                subject = replace(subject, key=key)
+                subject = replace(subject, key=preset_name)
             try:
                 await self._store_memory(request.incoming, replace(one, subject=subject))
                 stored_count += 1
@@ -461,11 +461,11 @@ class MemoryHandlers:
         if message.is_private:
             raise UserError(translatable("Send this command in the server that has the character."))
         await characters.admins.require(message, translatable("change a character's lorebook"))
-        word, _, last_word = request.argument.rpartition(" ")
+        typed_name, _, last_word = request.argument.rpartition(" ")
         number = _parse_number(last_word)
         if number is None and last_word.lower() != "all":
-            word, last_word = request.argument, ""
-        name = await characters.find_full_name(word, character_owner(message), "/memory lore")
+            typed_name, last_word = request.argument, ""
+        name = await characters.find_full_name(typed_name, character_owner(message), "/memory lore")
         preset = await characters.load_newest_version(name)
         lorebook = preset.parsed_lorebook
         lore = {one.content for one in lorebook.entries} if lorebook else set()

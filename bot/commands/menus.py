@@ -259,8 +259,8 @@ def _setting_menu(
         MenuOption(translate(label, language), one, is_chosen=one == chosen_value)
         for one, label in labels.items()
     )
-    data = encode_button(action, request.part)
-    return lines, Menu(data, translate(title, language), options)
+    menu_data = encode_button(action, request.part)
+    return lines, Menu(menu_data, translate(title, language), options)
 
 
 def _inherited_line(value: Text, scope: str | None, scopes: Sequence[str]) -> Text:

@@ -81,20 +81,20 @@ class UserPersonas:
         is_everywhere = first_word.lower() == _EVERYWHERE_KEYWORD
         text = sanitize_persona(later_text if is_everywhere else argument)
         user_id = incoming.author.id
-        key = user_id if is_everywhere else f"{user_id}@{incoming.scopes[0]}"
+        scope = user_id if is_everywhere else f"{user_id}@{incoming.scopes[0]}"
         if not text:
             persona = await self.find(user_id, incoming.scopes)
             if persona is None:
                 raise PrivateError(_NO_PERSONA_NOTICE)
             return translatable("Your description here: {text}", text=persona.value)
         if text.lower() == "clear":
-            await self.chat_settings.set(key, _PERSONA_KEY, None, user_id)
+            await self.chat_settings.set(scope, _PERSONA_KEY, None, user_id)
             if is_everywhere:
                 return translatable("Your description for all channels was deleted.")
             return translatable("Your description for this channel was deleted.")
         if writes_as_group(incoming):
             raise UserError(_WRITING_AS_GROUP_NOTICE)
-        await self.chat_settings.set(key, _PERSONA_KEY, text, user_id)
+        await self.chat_settings.set(scope, _PERSONA_KEY, text, user_id)
         if is_everywhere:
             return translatable("Your description for all channels was saved: {text}", text=text)
         return translatable("Your description for this channel was saved: {text}", text=text)

@@ -291,12 +291,12 @@ class PrivacyNotice:
         """Return the notice for a server that the bot joins; None if shown in the last 24 hours."""
         server = arrival.scopes[-1]
         stored_notices = await self.chat_settings.get_all([server], _JOIN_NOTICE_KEY)
-        shown_at, _, key = stored_notices.get(server, "0 ").partition(" ")
-        is_repeated = key == arrival.external_key  # the same event after a crash
+        shown_at, _, event_key = stored_notices.get(server, "0 ").partition(" ")
+        is_repeated = event_key == arrival.external_key  # the same event after a crash
         if not is_repeated and arrival.at.timestamp() - float(shown_at) < _SECONDS_BETWEEN_NOTICES:
             return None
-        value = f"{arrival.at.timestamp():.0f} {arrival.external_key}"
-        await self.chat_settings.set(server, _JOIN_NOTICE_KEY, value, server)
+        new_value = f"{arrival.at.timestamp():.0f} {arrival.external_key}"
+        await self.chat_settings.set(server, _JOIN_NOTICE_KEY, new_value, server)
         return await self.describe(arrival.scopes, arrival.address.source)
 
 
@@ -350,10 +350,10 @@ class PrivacyHandlers:
         """Delete a message, the newest question, or everything here; "me" asks first."""
         message, quote, require = request.incoming, request.incoming.quote, self.admins.require
         message_id = quote.message_id if quote is not None else None
-        is_newest_question = message_id is None
-        if quote is not None and not is_newest_question:
+        has_no_target = message_id is None
+        if quote is not None and not has_no_target:
             is_by_author = quote.author is not None and quote.author.id == message.author.id
-            is_own = is_by_author or request.is_asker
+            is_own_message = is_by_author or request.is_asker
         elif request.argument == "me":
             choices = (ButtonAction.FORGET, ButtonAction.KEEP_DATA)
             buttons = action_buttons(request.part, message.locale, *choices)
@@ -363,7 +363,7 @@ class PrivacyHandlers:
             message_id = exchange.question.message_id if exchange is not None else None
             if exchange is None or message_id is None:
                 raise UserError(translatable("There is no question in this conversation yet."))
-            is_own = exchange.question.is_from(message.author)
+            is_own_message = exchange.question.is_from(message.author)
         else:
             action = translatable("delete the conversation of this channel")
             await require(message, action, needs_name=True, audited_as="forget channel")
@@ -372,9 +372,9 @@ class PrivacyHandlers:
                 text, new_session=True, deletes_history=True, changes_channel=True
             )
             return await self.greetings.add_active(result, request)
-        if not is_own or writes_as_group(message):  # unknown which admin wrote it
+        if not is_own_message or writes_as_group(message):  # unknown which admin wrote it
             await require(message, _FORGET_ACTION, needs_name=True, audited_as="forget message")
-        return CommandResult("", forgotten_id=message_id, forgets_answers=is_newest_question)
+        return CommandResult("", forgotten_id=message_id, forgets_answers=has_no_target)
 
     @private_command("export", marked("send you everything you said to me, as a file"))
     async def export_own_messages(self, request: CommandRequest) -> CommandResult:

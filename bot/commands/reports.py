@@ -118,7 +118,7 @@ class AnswerReports:
             raise UserError(_NO_OPERATOR_REACHED_NOTICE)
         pairs = await self.context.find_receipts(message.address.conversation, request.answered_at)
         report_texts = [self._describe_report(message, *one) for one in pairs]
-        notices = [(person, note) for person in operators for note in report_texts]
+        notices = [(person, text) for person in operators for text in report_texts]
         return CommandResult(_REPORTED_NOTICE, private_notices=notices)
 
     def _describe_report(self, message: IncomingMessage, number: int, receipt: Receipt) -> Text:
@@ -219,8 +219,8 @@ def _timing_line(receipt: Receipt) -> Text:
         phrases.append(translatable("{tokens} tokens", tokens=usage.output_tokens))
     if usage.cached_tokens:
         cached_share = usage.cached_tokens / max(usage.cached_tokens, prompt_tokens(receipt))
-        values = {"tokens": usage.cached_tokens, "share": f"{cached_share:.0%}"}
-        phrases.append(translatable("{tokens} prompt tokens were cached ({share})", **values))
+        placeholders = {"tokens": usage.cached_tokens, "share": f"{cached_share:.0%}"}
+        phrases.append(translatable("{tokens} prompt tokens were cached ({share})", **placeholders))
     if cost is None:
         phrases.append(translatable("cost not known"))
     else:
@@ -262,16 +262,16 @@ class UsageView:
         return CommandResult(join_texts(lines))
 
     async def _period_line(self, message: IncomingMessage, period: Period, start: datetime) -> Text:
-        total = await self.totals.person_total(message.author.id, start)
+        usage = await self.totals.person_total(message.author.id, start)
         return translatable(
             "{period}: {answers}, {prompt} tokens read ({cached} from a cache), {output} written,"
             " {cost}",
             period=_PERIOD_TITLES[period],
-            answers=translatable_count("1 answer", "{count} answers", total.answers),
-            prompt=total.prompt_tokens,
-            cached=f"{total.cached_tokens / max(1, total.prompt_tokens):.0%}",
-            output=total.output_tokens,
-            cost=_describe_cost(total),
+            answers=translatable_count("1 answer", "{count} answers", usage.answers),
+            prompt=usage.prompt_tokens,
+            cached=f"{usage.cached_tokens / max(1, usage.prompt_tokens):.0%}",
+            output=usage.output_tokens,
+            cost=_describe_cost(usage),
         )
 
 

@@ -204,8 +204,8 @@ class IsolationGate:
         self._deferred_attempts.append(attempt)
         try:
             async with self._lock:
-                state = AttemptState.NONE if self._running_count else AttemptState.DEFERRED
-                await _record_attempt(attempt, state)
+                new_state = AttemptState.NONE if self._running_count else AttemptState.DEFERRED
+                await _record_attempt(attempt, new_state)
             await self._clock.sleep(_DEFERRAL_SECONDS)
         finally:
             self._deferred_attempts.remove(attempt)

@@ -139,11 +139,11 @@ async def join_parts(
                 )
         if not isinstance(last.incoming, IncomingMessage):
             break
-        wait = last.received_at + joiner.seconds_to_wait(last.incoming) - clock.now()
-        wait = min(wait, deadline - clock.monotonic())
-        if wait <= 0:
+        seconds = last.received_at + joiner.seconds_to_wait(last.incoming) - clock.now()
+        seconds = min(seconds, deadline - clock.monotonic())
+        if seconds <= 0:
             break
-        await clock.sleep(min(wait, _POLL_SECONDS))
+        await clock.sleep(min(seconds, _POLL_SECONDS))
     first_part = group.message.incoming
     if incoming.has_masked_token and isinstance(first_part, IncomingMessage):
         # The author is then warned.
@@ -344,8 +344,8 @@ class MessageGathering:
         if self._max_further_messages == 0 and not self._is_closed:
             claim, newest_read = self.group.claim, self._newest_message
             rows = await self.conversations.load_after(claim, newest_read, _MAX_COUNTED_MESSAGES)
-            unread = (one.incoming for one in rows if isinstance(one.incoming, IncomingMessage))
-            self.uncovered_count = sum(one.wake is not None for one in unread)
+            events = (one.incoming for one in rows if isinstance(one.incoming, IncomingMessage))
+            self.uncovered_count = sum(one.wake is not None for one in events)
 
 
 def _turns_to_keep(pending: _PendingMessage) -> tuple[Turn, ...]:

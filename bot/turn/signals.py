@@ -226,11 +226,11 @@ class StopRequests:
         answer = self._answers.get(command.address.conversation)
         if answer is None:  # the answer has ended in the meantime
             return False
-        stops_now = outcome is StopOutcome.STOPPED and not answer.stop_flag.is_requested
+        has_effect = outcome is StopOutcome.STOPPED and not answer.stop_flag.is_requested
         if outcome is StopOutcome.STOPPED:
             answer.stop_flag.request()
         self._outcomes[_event_key(command)] = outcome
-        return stops_now
+        return has_effect
 
 
 def _choose_signal(event: Incoming) -> tuple[str, object]:
@@ -271,10 +271,10 @@ def _stops_answers(incoming: IncomingMessage) -> bool:
 
 def _find_turn_to_stop(press: ButtonPress) -> str | None:
     """Return the turn whose answer a press stops, or None if it is not a stop button."""
-    data = parse_button(press)
-    if data is None or data.action is not ButtonAction.STOP:
+    button = parse_button(press)
+    if button is None or button.action is not ButtonAction.STOP:
         return None
-    return data.part.rpartition("/")[0]
+    return button.part.rpartition("/")[0]
 
 
 def _edit_key(edit: MessageEdit) -> tuple[str, str | None]:

@@ -186,8 +186,8 @@ class ConversationWorker:
         try:
             if not has_crashed_too_often(message):
                 return await self._handle_event(group)
-            own = message.own_crashes
-            _log.error("set_aside", turn=message.turn_name, crashes=message.crashes, own=own)
+            own_count = message.own_crashes
+            _log.error("set_aside", turn=message.turn_name, crashes=message.crashes, own=own_count)
             is_private = has_private_response(message)
             finishing_with_notice = finisher.finish_with_text(
                 group, _CRASHED_REPEATEDLY_NOTICE, is_private=is_private
@@ -408,9 +408,9 @@ class ConversationWorker:
         self, group: MessageGroup, event: IncomingMessage | ButtonPress
     ) -> InboxMessage | None:
         """Tell people who opted out that they are ignored. In groups, do so only now and then."""
-        key = f"off:{event.address.channel}:{event.author.id}"
+        name = f"off:{event.address.channel}:{event.author.id}"
         needs_response = event.is_private or event.interaction is not None
-        if needs_response or await self._stages.notices.is_due(key, _SECONDS_BETWEEN_OFF_NOTICES):
+        if needs_response or await self._stages.notices.is_due(name, _SECONDS_BETWEEN_OFF_NOTICES):
             return await self._finisher.finish_with_text(group, OPTED_OUT_NOTICE, is_private=True)
         return await self._finisher.finish(group, TurnResult())
 

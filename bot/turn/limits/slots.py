@@ -229,8 +229,8 @@ class ProviderSlots:
         """Count a request as waiting, and yield how many requests wait in other processes."""
         key, cap = f"{request.provider} waiting", self.max_waiting or _UNLIMITED_WAITING
         try:
-            total = await self.rates.acquire_slot(key, cap, request.holder, _QUEUE_LEASE_SECONDS)
-            if not total:
+            count = await self.rates.acquire_slot(key, cap, request.holder, _QUEUE_LEASE_SECONDS)
+            if not count:
                 raise BackendUnavailable(
                     f"{cap} requests wait for provider {request.provider!r}; raise"
                     " TROUPE_LIMITS__WAITING or the provider's MAX_IN_FLIGHT",
@@ -242,7 +242,7 @@ class ProviderSlots:
                 )
             self._waiting_counts[request.provider] += 1
             try:
-                yield max(0, total - self._waiting_counts[request.provider])
+                yield max(0, count - self._waiting_counts[request.provider])
             finally:
                 self._waiting_counts[request.provider] -= 1
         finally:  # after a cancellation it may still be counted
