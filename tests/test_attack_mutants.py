@@ -23,7 +23,7 @@ from bot.errors import SettingsError
 from bot.markup.graphemes import is_visible
 from bot.platforms.telegram.markup import render_markdown
 from bot.prompting.compose.compose import compose
-from bot.prompting.presets.fields import name_problem
+from bot.prompting.presets.fields import find_name_problem
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.replying.split import split
@@ -199,7 +199,7 @@ def test_secret_in_mutated_text_is_masked(text: str, before: str, after: str, no
 @given(mutants("path_traversal"))
 def test_mutated_path_never_leaves_its_folder(name: str) -> None:
     folder = Path("/data/presets")
-    if name_problem(name) is None:
+    if find_name_problem(name) is None:
         assert Path(folder / f"{name}.json").parent == folder
         assert not re.search(r"[\x00-\x1f/\\]|^\.", name)
     with contextlib.suppress(SettingsError):

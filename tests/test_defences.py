@@ -28,7 +28,7 @@ from bot.errors import TemplateError
 from bot.markup.graphemes import is_visible
 from bot.media.fetching import FetchRefused, is_public_address, parse_public_url
 from bot.platforms.telegram.markup import render_markdown
-from bot.prompting.presets.fields import name_problem
+from bot.prompting.presets.fields import find_name_problem
 from bot.prompting.speakers import label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.replying.split import split
@@ -204,7 +204,7 @@ DEFENCES = [
     Defence(
         "preset names are checked",
         "path_traversal",
-        lambda name: (name, name_problem(name)),
+        lambda name: (name, find_name_problem(name)),
         lambda name: (name, None),
         stays_in_folder,
     ),

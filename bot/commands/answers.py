@@ -22,7 +22,7 @@ from bot.commands.authority import (
 )
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, command
 from bot.errors import StoreError, UserError
-from bot.routing.decide import AccessRules, first_chars
+from bot.routing.decide import AccessRules, cut_to_first_chars
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.storage.conversations import Conversations
 from bot.storage.inbox import SqlInbox
@@ -82,7 +82,7 @@ class NewestQuestionHandlers:
             await self.admins.require(
                 message, RETRY_QUESTION_ACTION, needs_name=True, audited_as=audited_as
             )
-        quoted_text = first_chars(exchange.question.text, _MAX_QUOTED_CHARS)
+        quoted_text = cut_to_first_chars(exchange.question.text, _MAX_QUOTED_CHARS)
         text = translatable("Removed from the conversation: “{text}”.", text=quoted_text)
         if exchange.answers:
             text = translatable(

@@ -89,7 +89,7 @@ class CommandHandlers:
     async def greet(self, arrival: ChatJoin, active: ActiveCharacters) -> CommandResult:
         """Return the first message in a new chat: a greeting and, in groups, the privacy notice."""
         preset, count, is_private = active.first.preset, len(active.presets), arrival.opens_chat
-        has_greeting = bool(preset.greetings_among(count))
+        has_greeting = bool(preset.select_greetings(count))
         text = "" if has_greeting else _introduce(preset, is_private=is_private)
         result = await self.greetings.add(CommandResult(text), preset, arrival, count)
         notice = None if is_private else await self.privacy_notice.join_notice(arrival)
@@ -186,7 +186,7 @@ class CommandHandlers:
         """Explain how to begin; in a new conversation, the character also greets."""
         preset = request.active.first.preset
         hint = translatable("/help lists what I can do, /new starts a new conversation.")
-        if len(preset.greetings_among(len(request.active.members))) > 1:
+        if len(preset.select_greetings(len(request.active.members))) > 1:
             hint = translatable("/help lists what I can do, /new 2 starts with another greeting.")
         introduction = _introduce(preset, is_private=request.incoming.is_private)
         result = CommandResult(join_texts([introduction, hint, *_describe_form(preset)]))
@@ -283,7 +283,7 @@ def _parse_greeting_number(argument: str, active: ActiveCharacters) -> int | Non
     if not argument:
         return None
     preset = active.first.preset
-    greeting_count = len(preset.greetings_among(len(active.members)))
+    greeting_count = len(preset.select_greetings(len(active.members)))
     is_number = argument.isascii() and argument.isdecimal()
     if is_number and len(argument) <= _MAX_GREETING_DIGITS and 1 <= int(argument) <= greeting_count:
         return int(argument)

@@ -182,7 +182,7 @@ class Greetings:
     ) -> CommandResult:
         """Add a preset's greeting to a result, or the reason why the preset may not answer here."""
         greeting = choose_greeting(
-            preset, event, rng=self.random_numbers, number=number, characters=character_count
+            preset, event, rng=self.random_numbers, number=number, character_count=character_count
         )
         try:
             await self.resolver.check_adults_only(preset, event)

@@ -12,7 +12,7 @@ from bot.chat.session import display_name
 from bot.chat.usage import BudgetCap, BudgetKind, Period, UsageTotal, format_cost
 from bot.commands.request import CommandRequest, CommandResult, private_command
 from bot.errors import UserError
-from bot.prompting.draft import section_name
+from bot.prompting.draft import find_section_name
 from bot.prompting.fit import prompt_tokens, tokens_by_section
 from bot.prompting.presets.preset import Preset
 from bot.storage.receipts import Receipts
@@ -161,14 +161,14 @@ def _budget_bars(receipt: Receipt) -> Iterator[Text]:
         filled_cells = min(_BAR_CELLS, max(1, round(_BAR_CELLS * tokens / total_tokens)))
         bar = "█" * filled_cells + "░" * (_BAR_CELLS - filled_cells)
         values = {"tokens": tokens, "share": f"{tokens / total_tokens:.0%}"}
-        name = section_name(section)
+        name = find_section_name(section)
         yield translatable("{bar} {section} {tokens} ({share})", bar=bar, section=name, **values)
 
 
 def _lines_for_named_spans(receipt: Receipt) -> Iterator[Text]:
     named_spans = [span for span in receipt.layout if span.name]
     for span in named_spans[:_MAX_LISTED]:
-        section, name = section_name(span.section), _quote_name(span.name, span.score)
+        section, name = find_section_name(span.section), _quote_name(span.name, span.score)
         yield translatable("{section}: {name}", section=section, name=name)
     if len(named_spans) > _MAX_LISTED:
         yield translatable("… and {count} more", count=len(named_spans) - _MAX_LISTED)
@@ -197,7 +197,7 @@ def _describe_dropped(item: DroppedItem) -> Text:
         return translatable_count("the oldest message", "the {count} oldest messages", item.count)
     name = f" {_quote_name(item.name, item.score)}" if item.name else ""
     tokens = translatable(", about {tokens} tokens", tokens=item.tokens) if item.tokens else ""
-    section = section_name(item.section)
+    section = find_section_name(item.section)
     if item.count > 1:
         section = translatable("{section} × {count}", section=section, count=item.count)
     return join_texts([section, name, tokens], "")

@@ -22,7 +22,7 @@ from bot.chat.web_channel import WEB_PLATFORM
 from bot.console.message_view import choose_color
 from bot.console.routes import THEMES, ConsoleRequest, NavigationItem, Page
 from bot.ports import Clock
-from bot.prompting.draft import section_name
+from bot.prompting.draft import find_section_name
 from bot.prompting.fit import prompt_tokens
 from bot.storage.reports import ServiceState
 from bot.storage.web_channels import SqlWebChannels
@@ -138,7 +138,7 @@ class PageRenderer:
             asset=static_url,
             format_cost=format_cost,
             prompt_tokens=prompt_tokens,
-            section_name=section_name,
+            find_section_name=find_section_name,
             str=str,
             languages={name: _LANGUAGE_NAMES[name] for name in LANGUAGES},
             themes=THEMES,

@@ -54,7 +54,7 @@ class LateDuplicates:
     outbox: SqlOutbox
     surfaces: Mapping[str, Surface]
     clock: Clock
-    find: Callable[[OutboxRow, str | None], Awaitable[str | None]]
+    find_message: Callable[[OutboxRow, str | None], Awaitable[str | None]]
     """Searches a row's chat for its message, except for one with this id; returns the id found."""
 
     def __post_init__(self) -> None:
@@ -63,21 +63,21 @@ class LateDuplicates:
 
     def record_search(self, row: OutboxRow, message_id: str | None) -> None:
         """Record a search for a row's message; if it was not found, schedule a later search."""
-        resent = self._resent.pop(row.id, None)
-        if resent is None and message_id is not None:
+        earlier_resent_row = self._resent.pop(row.id, None)
+        if earlier_resent_row is None and message_id is not None:
             return
         due_at = self.clock.monotonic() + _SECONDS_UNTIL_LATE_SEARCH
-        entry = resent or _ResentRow(row, 0, due_at, due_at)
+        resent_row = earlier_resent_row or _ResentRow(row, 0, due_at, due_at)
         self._resent[row.id] = replace(
-            entry,
-            pending_requests=entry.pending_requests + (message_id is None),
+            resent_row,
+            pending_requests=resent_row.pending_requests + (message_id is None),
             due_at=due_at,
             give_up_at=due_at + _GIVE_UP_SECONDS,
         )
         self._has_pending.set()
 
-    async def run(self, wake: Callable[[Sequence[str]], None]) -> None:
-        """Run due searches until cancelled. Each pauses sending to its chat; `wake` resumes it."""
+    async def run(self, wake_lanes: Callable[[Sequence[str]], None]) -> None:
+        """Run due searches until cancelled. Each pauses its chat; `wake_lanes` resumes it."""
         while True:
             if not self._resent:
                 self._has_pending.clear()
@@ -85,58 +85,58 @@ class LateDuplicates:
                 continue
             now = self.clock.monotonic()
             due_rows = [one for one in self._resent.values() if one.due_at <= now]
-            by_lane = {one.row.address.lane: one for one in due_rows}
+            due_rows_by_lane = {one.row.address.lane: one for one in due_rows}
             async with asyncio.TaskGroup() as group:
-                for resent in list(by_lane.values())[:_MAX_CONCURRENT_SEARCHES]:
-                    group.create_task(self._run_due_search(resent, wake))
+                for resent_row in list(due_rows_by_lane.values())[:_MAX_CONCURRENT_SEARCHES]:
+                    group.create_task(self._run_due_search(resent_row, wake_lanes))
             if not due_rows:
                 await self.clock.sleep(_POLL_SECONDS)
 
     async def _run_due_search(
-        self, resent: _ResentRow, wake: Callable[[Sequence[str]], None]
+        self, resent_row: _ResentRow, wake_lanes: Callable[[Sequence[str]], None]
     ) -> None:
-        row, is_done = resent.row, False
+        row, is_done = resent_row.row, False
         with TurnLogContext(row.turn):
             try:
-                is_done = await self._search_exclusively(resent, wake)
+                is_done = await self._search_exclusively(resent_row, wake_lanes)
             except Refused as error:
                 _log.warning("late_duplicate_not_deleted", row=row.id, reason=str(error))
                 is_done = True
             except (PlatformError, StoreError) as error:
                 _log.info("late_duplicate_search_postponed", row=row.id, reason=str(error))
-        if self._resent.get(row.id) is not resent:  # a newer search is scheduled for the row
+        if self._resent.get(row.id) is not resent_row:  # a newer search is scheduled for the row
             return
         due_at = self.clock.monotonic() + _RETRY_SECONDS
-        if is_done or due_at > resent.give_up_at:
+        if is_done or due_at > resent_row.give_up_at:
             del self._resent[row.id]
         else:
-            self._resent[row.id] = replace(resent, due_at=due_at)
+            self._resent[row.id] = replace(resent_row, due_at=due_at)
 
     async def _search_exclusively(
-        self, resent: _ResentRow, wake: Callable[[Sequence[str]], None]
+        self, resent_row: _ResentRow, wake_lanes: Callable[[Sequence[str]], None]
     ) -> bool:
         """Delete duplicates while nothing else is sent to the chat; return whether this worked."""
         # Without holding the lane, a message that is just being sent would look like a duplicate.
-        lane = resent.row.address.lane
+        lane = resent_row.row.address.lane
         deadline = self.clock.monotonic() + _SEARCH_TIMEOUT_SECONDS
         lease = await self.outbox.hold_lane(lane)
         if lease is None:
             return False
         try:
             with send_only_if(lambda: self.clock.monotonic() <= deadline):
-                return await self._delete_copies(resent)
+                return await self._delete_copies(resent_row)
         finally:
             await self.outbox.release_lane(lane, lease)
-            wake([lane])
+            wake_lanes([lane])
 
-    async def _delete_copies(self, resent: _ResentRow) -> bool:
-        row = resent.row
+    async def _delete_copies(self, resent_row: _ResentRow) -> bool:
+        row = resent_row.row
         sent_ids = await self.outbox.sent_ids([row.id])  # perhaps by another process
         if row.id not in sent_ids:
             return False
         message_id = sent_ids[row.id]
-        for _ in range(resent.pending_requests if message_id is not None else 0):
-            copy_id = await self.find(row, message_id)
+        for _ in range(resent_row.pending_requests if message_id is not None else 0):
+            copy_id = await self.find_message(row, message_id)
             if copy_id is None:
                 break
             with send_only_if(lambda: True):  # delete even if the process was suspended meanwhile

@@ -104,16 +104,16 @@ class WaitingCalls:
             if events.get(lane) is turn_event:
                 del events[lane]
             if events:
-                events[min(events, key=self._waiting_since)].set()
+                events[min(events, key=self._get_waiting_since)].set()
 
     def is_first(self, source: str, lane: str) -> bool:
         """Return whether no other call of the bot has waited longer than the chat's call."""
-        return min(self._waiting_events[source], key=self._waiting_since) == lane
+        return min(self._waiting_events[source], key=self._get_waiting_since) == lane
 
     def leave_queue(self, lane: str) -> None:
         self._lane_times.pop(lane, None)
 
-    def record_blocked(self, source: str, seconds: float) -> None:
+    def record_block(self, source: str, seconds: float) -> None:
         """Record that a bot's calls are blocked for some seconds."""
         self._blocked_until[source] = self._clock.monotonic() + seconds
 
@@ -127,7 +127,7 @@ class WaitingCalls:
             self._admissions_left.pop(source, None)
             return 0.0
         waiting_since = self._start_waiting(lane)
-        start_times = [self._waiting_since(one) for one in self._waiting_events[source]]
+        start_times = [self._get_waiting_since(one) for one in self._waiting_events[source]]
         if (
             waiting_since < max(start_times, default=0.0)
             and sum(one < waiting_since for one in start_times) < _MAX_CONCURRENT_CHECKS
@@ -141,7 +141,7 @@ class WaitingCalls:
             return 0.0
         return min(max(blocked_until - now, _MIN_HOLD_SECONDS), _MAX_HOLD_SECONDS)
 
-    def _waiting_since(self, lane: str) -> float:
+    def _get_waiting_since(self, lane: str) -> float:
         return self._lane_times[lane][0] if lane in self._lane_times else self._clock.monotonic()
 
     def _start_waiting(self, lane: str) -> float:
@@ -153,8 +153,8 @@ class WaitingCalls:
         self._lane_times[lane] = waiting_since, now
         if len(self._lane_times) > _MAX_QUEUE_LENGTH:
             min_checked_at = now - _MAX_IDLE_SECONDS
-            items = self._lane_times.items()
-            self._lane_times = {key: times for key, times in items if times[1] >= min_checked_at}
+            lanes = self._lane_times.items()
+            self._lane_times = {key: times for key, times in lanes if times[1] >= min_checked_at}
         return waiting_since
 
 
@@ -291,23 +291,27 @@ class RateLimitedSurface(Surface):
 
     def _select_windows(self, limits: Limits, *, is_message: bool) -> _Windows:
         """Return the limits for one kind of call in a chat, for the whole chat, and for the bot."""
-        learns, edits = self.settings.pacing == "learned", self.best_effort
+        learns_limits, is_best_effort = self.settings.pacing == "learned", self.best_effort
         if not is_message:
             bot_windows = limits.bot_call_windows if limits.counts_typing else ()
-            return (), (), _adjust_windows(bot_windows, learns=learns, reserves=True)
-        learns_chat = learns and not edits
+            return (), (), _adjust_windows(bot_windows, learns=learns_limits, reserves=True)
+        learns_chat_limits = learns_limits and not is_best_effort
         return (
-            _adjust_windows(limits.route_call_windows, learns=learns_chat, reserves=edits),
-            _adjust_windows(limits.chat_call_windows, learns=learns_chat, reserves=edits),
-            _adjust_windows(limits.bot_call_windows, learns=learns, reserves=edits),
+            _adjust_windows(
+                limits.route_call_windows, learns=learns_chat_limits, reserves=is_best_effort
+            ),
+            _adjust_windows(
+                limits.chat_call_windows, learns=learns_chat_limits, reserves=is_best_effort
+            ),
+            _adjust_windows(limits.bot_call_windows, learns=learns_limits, reserves=is_best_effort),
         )
 
     async def _wait_for_limit(self, source: str, lane: str, scopes: list[RateLimitScope]) -> None:
         """Wait in the bot's queue until a call is allowed; raises `RateLimited` after 2 s."""
         deadline = self.clock.monotonic() + _MAX_SLEEP_SECONDS
         if self._queue.has_waiting_calls(source) or await self._take_call(source, scopes) > 0:
-            while (wait := await self._wait_in_queue(source, lane, scopes, deadline)) > 0:
-                await self._sleep(wait, deadline)
+            while (chat_wait := await self._wait_in_queue(source, lane, scopes, deadline)) > 0:
+                await self._sleep(chat_wait, deadline)
         self._queue.leave_queue(lane)
 
     async def _wait_in_queue(
@@ -323,14 +327,14 @@ class RateLimitedSurface(Surface):
                 if not self._queue.is_first(source, lane):
                     await self._wait_for_others(turn_event, deadline)
                     continue
-                if (wait := await self._take_call(source, scopes)) <= 0:
+                if (chat_wait := await self._take_call(source, scopes)) <= 0:
                     return 0.0
                 with self._queue.count_check(source):
-                    bot_wait = await self.rates.seconds_until_call(shared_scopes)
-                if bot_wait <= 0:
-                    return wait
-                self._queue.record_blocked(source, bot_wait)
-                await self._sleep(bot_wait, deadline)
+                    bot_wait_seconds = await self.rates.seconds_until_call(shared_scopes)
+                if bot_wait_seconds <= 0:
+                    return chat_wait
+                self._queue.record_block(source, bot_wait_seconds)
+                await self._sleep(bot_wait_seconds, deadline)
 
     async def _take_call(self, source: str, scopes: list[RateLimitScope]) -> float:
         with self._queue.count_check(source):

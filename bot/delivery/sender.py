@@ -66,8 +66,8 @@ _MAX_UNKNOWN_OUTCOMES = 5
 """The number of unknown outcomes after which the sender gives up on a row if other lanes work."""
 _MAX_ATTEMPTS = 200
 _HEALTHY_SECONDS = 120.0
-_MAX_LANES_REMEMBERED = 100
-_MAX_ROWS_REMEMBERED = 1000
+_MAX_REMEMBERED_LANES = 100
+_MAX_REMEMBERED_ROWS = 1000
 _UNDELIVERED_NOTICE = translatable(
     "⚠ Part of my answer could not be delivered. The log contains the reason."
 )
@@ -125,9 +125,9 @@ class SentRows:
         if sent_future is not None and not sent_future.done():
             sent_future.set_result(external_id)
 
-    def record_announced(self, keys: Sequence[str]) -> None:
+    def record_announced_rows(self, row_keys: Sequence[str]) -> None:
         """Record the rows that other processes have announced as sent."""
-        for key in keys:
+        for key in row_keys:
             row_id, _, external_id = key.partition(":")
             self.record_sent(int(row_id), external_id or None)
 
@@ -167,16 +167,16 @@ class Sender:
         self.late_duplicates = LateDuplicates(
             self.outbox, self.surfaces, self.clock, self._search_message
         )
-        self._succeeded_at = BoundedDict[str, float](_MAX_LANES_REMEMBERED)
-        self._unknown_outcomes = BoundedDict[int, int](_MAX_ROWS_REMEMBERED)  # how often, by row
+        self._succeeded_at = BoundedDict[str, float](_MAX_REMEMBERED_LANES)
+        self._unknown_outcomes = BoundedDict[int, int](_MAX_REMEMBERED_ROWS)  # how often, by row
 
     def seconds_on_hold(self, lane: str) -> float:
         """Return how many seconds the bot's rate limit delays the delivery to a chat."""
         return self._queue.seconds_until_admitted(parse_source(lane), lane)
 
-    async def claim(self, keys: Sequence[str]) -> Mapping[str, OutboxRow]:
+    async def claim(self, lane_keys: Sequence[str]) -> Mapping[str, OutboxRow]:
         """Claim and return the first due row of each lane whose bot runs here."""
-        served_lanes = [key for key in keys if parse_source(key) in self.surfaces]
+        served_lanes = [key for key in lane_keys if parse_source(key) in self.surfaces]
         rows = await self.outbox.reserve_due(served_lanes) if served_lanes else ()
         return {row.address.lane: row for row in rows}
 
@@ -198,25 +198,25 @@ class Sender:
         if self.clock.monotonic() > row.send_before:  # the process was suspended
             _log.warning("send_deadline_passed", row=row.id, lane=row.address.lane)
             return None
-        began_at, started_at = self.clock.now(), self.clock.monotonic()
+        started_at, request_sent_at = self.clock.now(), self.clock.monotonic()
         is_search = row.state is OutboxState.UNKNOWN
         write_deadline = row.send_before + (_EXTRA_SEARCH_SECONDS if is_search else 0.0)
         outcome = "sent"
         next_row: OutboxRow | None = None
-        wait: float | None = None  # seconds until the row is tried again; None: the row is done
+        backoff: float | None = None  # seconds until the row is tried again; None: the row is done
         try:
             with send_only_if(lambda: self.clock.monotonic() <= write_deadline):
                 next_row = await self._attempt_delivery(row)
         except RateLimited as error:
             outcome = "rate_limited"
-            wait = error.retry_after_seconds + random.uniform(0, 0.5)  # noqa: S311
+            backoff = error.retry_after_seconds + random.uniform(0, 0.5)  # noqa: S311
         except Unreachable:
             outcome = "unreachable"
             if self.clock.monotonic() > write_deadline:  # the process was suspended meanwhile
                 _log.warning("send_deadline_passed", row=row.id, lane=row.address.lane)
-            wait = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
+            backoff = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
         except PlatformFatal:
-            outcome, wait = "fatal", _FATAL_RETRY_SECONDS
+            outcome, backoff = "fatal", _FATAL_RETRY_SECONDS
         except OutcomeUnknown as error:
             _log.info("outcome_unknown", row=row.id, op=row.op, reason=str(error))
             self._unknown_outcomes[row.id] = self._unknown_outcomes.get(row.id, 0) + 1
@@ -225,25 +225,25 @@ class Sender:
                 next_row = await self._set_aside(row, str(error))
             else:
                 outcome = "unknown"
-                elapsed = self.clock.monotonic() - started_at  # seconds since the request was sent
-                delay = self._seconds_until_search(row, has_ended=error.has_ended)
-                wait = max(0.0, delay - elapsed)
+                elapsed_seconds = self.clock.monotonic() - request_sent_at
+                search_delay = self._seconds_until_search(row, has_ended=error.has_ended)
+                backoff = max(0.0, search_delay - elapsed_seconds)
         except Refused as error:
             outcome = "refused"
             _log.warning(
                 "send_refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error)
             )
-            next_row = await self._drop_refused(row, error)
+            next_row = await self._drop_refused_row(row, error)
             self._notify_waiters(row, None)
-        if wait is not None:  # an unknown outcome stays unknown until a search is complete
+        if backoff is not None:  # an unknown outcome stays unknown until a search is complete
             is_unknown = is_search or outcome == "unknown"
-            await (self.outbox.mark_unknown if is_unknown else self.outbox.reschedule)(row, wait)
+            await (self.outbox.mark_unknown if is_unknown else self.outbox.reschedule)(row, backoff)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
         platform, ended_at = row.address.platform, self.clock.now()
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
         failure = None if outcome == "sent" else outcome
-        record_span("deliver", row.turn, began_at, ended_at, attributes=attributes, error=failure)
-        return next_row if wait is None else await self._claim_next(row.address.lane, wait)
+        record_span("deliver", row.turn, started_at, ended_at, attributes=attributes, error=failure)
+        return next_row if backoff is None else await self._claim_next(row.address.lane, backoff)
 
     async def _attempt_delivery(self, row: OutboxRow) -> OutboxRow | None:
         private, reason = row.private, ""
@@ -268,21 +268,21 @@ class Sender:
         self, row: OutboxRow, private: PrivateDelivery, reason: str
     ) -> OutboxRow | None:
         """Move a row to its reader's private chat, or say how to open it; return the next row."""
-        chats = self.private_chats[row.address.source]
+        private_chats = self.private_chats[row.address.source]
         if not private.group:
             try:
-                address = await chats.private_chat(private.person)
+                address = await private_chats.private_chat(private.person)
             except Refused as error:
                 reason = str(error)
             else:
-                delivery = replace(private, group=row.address.channel)
-                next_row = await self.outbox.move_to_private_chat(row, delivery, address)
+                moved_delivery = replace(private, group=row.address.channel)
+                next_row = await self.outbox.move_to_private_chat(row, moved_delivery, address)
                 self.wake([address.lane])
                 return next_row
         notice = ""
         if not private.is_quiet:
             try:
-                instructions = await chats.private_chat_instructions(private.person)
+                instructions = await private_chats.private_chat_instructions(private.person)
             except Refused as error:  # a refused edit would be sent again, to the group
                 raise Unreachable(str(error)) from error
             notice = translate(instructions, supported_language(private.locale))
@@ -292,22 +292,22 @@ class Sender:
         self._notify_waiters(row, None)
         return next_row
 
-    async def _drop_refused(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
+    async def _drop_refused_row(self, row: OutboxRow, error: Refused) -> OutboxRow | None:
         """Drop a refused row, and return the next row of the chat.
 
         If a message could not be edited, send its new text as a new message, unless a person
         deleted it. If a reaction is the whole answer, send its emoji as a message.
         """
-        is_gone = isinstance(error, MessageNotFound)
-        was_deleted = is_gone and self._limits(row).reports_deletions
+        is_message_gone = isinstance(error, MessageNotFound)
+        was_deleted = is_message_gone and self._limits(row).reports_deletions
         if row.op is OutboxOperation.EDIT and row.external_id is not None and not was_deleted:
-            return await self.outbox.queue_as_new_message(row, str(error), is_gone=is_gone)
+            return await self.outbox.queue_as_new_message(row, str(error), is_gone=is_message_gone)
         is_reaction = row.op is OutboxOperation.REACT
-        if is_reaction and not is_gone and not await self.outbox.has_message(row.turn):
+        if is_reaction and not is_message_gone and not await self.outbox.has_message(row.turn):
             return await self.outbox.give_up(row, str(error), row.content.text)
         return await self.outbox.give_up(row, str(error))
 
-    async def _delete_replaced(self, row: OutboxRow) -> None:
+    async def _delete_replaced_message(self, row: OutboxRow) -> None:
         if row.external_id is None:
             return
         try:
@@ -342,17 +342,17 @@ class Sender:
         OUTBOX_RECONCILIATIONS.labels(row.address.platform, str(found_id is not None).lower()).inc()
         _log.info("outcome_reconciled", row=row.id, op=row.op, arrived=found_id is not None)
         if found_id is not None:
-            await self._delete_replaced(row)
+            await self._delete_replaced_message(row)
             return await self._mark_sent(row, found_id)
         await self.outbox.reschedule(row, 0)
         return await self._claim_next(row.address.lane, 0)
 
-    async def _search_message(self, row: OutboxRow, duplicate_of: str | None = None) -> str | None:
+    async def _search_message(self, row: OutboxRow, original_id: str | None = None) -> str | None:
         surface = self.surfaces[row.address.source]
         known_ids = {*await self.outbox.known_ids(row.address)}
-        if duplicate_of is not None:
-            known_ids.add(duplicate_of)
-        search = MessageSearch(row.reply_to, known_ids, duplicate_of)
+        if original_id is not None:
+            known_ids.add(original_id)
+        search = MessageSearch(row.reply_to, known_ids, original_id)
         thread = await self._find_thread(row)
         try:
             return await request_with_fallbacks(
@@ -374,7 +374,7 @@ class Sender:
                     return None  # skip the notice, so that it does not delay an answer
                 thread = await self._find_thread(row)
                 message_id = await self._send(surface, row, thread)
-                await self._delete_replaced(row)
+                await self._delete_replaced_message(row)
                 return message_id
             case OutboxOperation.EDIT:
                 message_id = _require_message_id(row)
@@ -428,11 +428,11 @@ class Sender:
         if row.attempts >= _MAX_ATTEMPTS:
             return True
         now, lane = self.clock.monotonic(), row.address.lane
-        do_others_succeed = any(
+        other_lanes_succeed = any(
             key != lane and parse_source(key) == row.address.source and now - at < _HEALTHY_SECONDS
             for key, at in self._succeeded_at.items()
         )
-        return do_others_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
+        return other_lanes_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
         _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
@@ -454,10 +454,10 @@ class Sender:
         self.announce(row.id, external_id)
 
     def _seconds_until_search(self, row: OutboxRow, *, has_ended: bool) -> float:
-        delay, factor = self.settle_seconds, 2.0 ** max(0, row.attempts // 2 - 3)
+        delay_seconds, backoff_factor = self.settle_seconds, 2.0 ** max(0, row.attempts // 2 - 3)
         if has_ended or row.op is not OutboxOperation.SEND or self._is_harmless_to_repeat(row):
-            delay = min(1.0, delay)
-        return min(delay * factor, _MAX_BACKOFF_SECONDS)
+            delay_seconds = min(1.0, delay_seconds)
+        return min(delay_seconds * backoff_factor, _MAX_BACKOFF_SECONDS)
 
     def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
         """Return whether the platform shows a row once even if it is sent twice."""

@@ -7,7 +7,7 @@ from bot.importers.card import Card, Json
 from bot.importers.sillytavern_settings import read_regex_scripts, unsupported_feature_notes
 from bot.prompting.compose.card_macros import DEPTH_NOTE_NAME, ORIGINAL_SYSTEM
 from bot.prompting.lorebook.files import read_lorebook
-from bot.prompting.presets.fields import MAX_NAME_CHARS, name_problem
+from bot.prompting.presets.fields import MAX_NAME_CHARS, find_name_problem
 from bot.prompting.presets.files import validate_preset
 from bot.prompting.presets.preset import DEFAULT_MODEL, Preset
 from bot.prompting.speakers import clean_name
@@ -143,7 +143,7 @@ def _read_lorebook(card: Card, source: str) -> Json | None:
 
 def _preset_name(name: str) -> str:
     cleaned_name = clean_name(name).lstrip(".-~ ")[:MAX_NAME_CHARS] or "character"
-    return cleaned_name if name_problem(cleaned_name) is None else f"card {cleaned_name}"
+    return cleaned_name if find_name_problem(cleaned_name) is None else f"card {cleaned_name}"
 
 
 def _first_line(text: str) -> str:

@@ -104,8 +104,8 @@ class Character:
         self.llm_async = llm_async
         self._embedder = _to_embedder(embedding)
         vectors = [decode_floats(one) if isinstance(one, str) else one for one in vecs or ()]
-        given_vectors = None if vecs is None else vectors
-        self._stories = StoryIndex(texts or (), given_vectors, self._embedder)
+        vectors_or_none = None if vecs is None else vectors
+        self._stories = StoryIndex(texts or (), vectors_or_none, self._embedder)
         self._clean_story = strip_dialogue_brackets if transfer_haruhi_2_zero else str
         self._parsed_persona = parse_persona(persona)
         self._count = _to_text_counter(token_counter)
@@ -172,7 +172,7 @@ class Character:
         self.user_name = user or self.user_name
         self._question = TranscriptLine(user, text)
         question = self._to_messages([self._question])[0]
-        system = build_roleplay_prompt(
+        system_prompt = build_roleplay_prompt(
             self._parsed_persona,
             self._search_stories(text) if self.texts else None,
             role_name=self.role_name,
@@ -183,11 +183,11 @@ class Character:
         ).text
         history = self._to_messages(self._lines)
         if self._max_tokens is not None:
-            tokens_left = self._max_tokens - sum(self._count([system, question["content"]]))
-            costs = accumulate(self._count([one["content"] for one in reversed(history)]))
-            kept_count = sum(1 for _ in takewhile(lambda cost: cost <= tokens_left, costs))
+            tokens_left = self._max_tokens - sum(self._count([system_prompt, question["content"]]))
+            token_sums = accumulate(self._count([one["content"] for one in reversed(history)]))
+            kept_count = sum(1 for _ in takewhile(lambda cost: cost <= tokens_left, token_sums))
             history = history[len(history) - kept_count :]
-        return [{"role": "system", "content": system}, *history, question]
+        return [{"role": "system", "content": system_prompt}, *history, question]
 
     def append_message(self, response: str, speaker: str | None = None) -> None:
         """Add the answer to the last question or, if `speaker` is given, another person's line."""
@@ -228,9 +228,9 @@ class Character:
         cls, data: CharacterData, role_name: str, column: str | None, options: dict[str, Any]
     ) -> Self:
         embedding = options.get("embedding", DEFAULT_EMBEDDER)
-        is_custom = not isinstance(embedding, FunctionEmbedder)
+        is_custom_embedder = not isinstance(embedding, FunctionEmbedder)
         embedder = _to_embedder(embedding)
-        use_vectors = is_custom or column is not None or embedder.name == data.column
+        use_vectors = is_custom_embedder or column is not None or embedder.name == data.column
         if use_vectors and data.column:
             embedder = replace(embedder, name=data.column)
         options = {**options, "embedding": embedder}
@@ -254,14 +254,14 @@ class Character:
         return label_speakers(people, {self.role_name: self.role_name})
 
     def _tags_speakers(self) -> bool:
-        has_several = self._naming_mode == "default" and len(self._participants) > 1
-        return self._naming_mode == "add" or has_several
+        has_several_participants = self._naming_mode == "default" and len(self._participants) > 1
+        return self._naming_mode == "add" or has_several_participants
 
     def _search_stories(self, message: str) -> dict[str, list[Story]]:
         stories = {}
-        for query, limit in self._parsed_persona.story_queries(message).items():
-            results = self._stories.search(query, limit)
-            stories[query] = [replace(one, text=self._clean_story(one.text)) for one in results]
+        for query, limit in self._parsed_persona.list_story_queries(message).items():
+            matches = self._stories.search(query, limit)
+            stories[query] = [replace(one, text=self._clean_story(one.text)) for one in matches]
         return stories
 
 

@@ -96,30 +96,30 @@ class Draft:
 
     def without_story(self, story: Story) -> "Draft":
         """Return the draft after removing a story from its system text."""
-        block = f"###\n{story.text}"
-        parts = (replace(part, text=part.text.replace(block, "", 1)) for part in self.system)
+        story_block = f"###\n{story.text}"
+        parts = (replace(part, text=part.text.replace(story_block, "", 1)) for part in self.system)
         stories = tuple(one for one in self.stories if one is not story)
         return replace(self, system=tuple(parts), stories=stories)
 
     @property
     def layout(self) -> tuple[PromptSpan, ...]:
         spans = [*_list_part_spans(self.system, 0, self.stories)]
-        index = 1 if spans else 0
+        message_index = 1 if spans else 0
         message_counts = {"pinned": len(self.pinned_messages), "summary": 1 if self.summary else 0}
         for section, count in message_counts.items():
             if count:
-                spans.append(PromptSpan(section, index, count))
-                index += count
-        for name, group in groupby(self._find_history_runs(), key=itemgetter(0)):
-            count = sum(number for _, number in group)
-            spans.append(PromptSpan("lore" if name else "history", index, count, name=name))
-            index += count
-        return (*spans, *self._list_newest_spans(index))
+                spans.append(PromptSpan(section, message_index, count))
+                message_index += count
+        for name, run_group in groupby(self._find_history_runs(), key=itemgetter(0)):
+            count = sum(number for _, number in run_group)
+            spans.append(PromptSpan("lore" if name else "history", message_index, count, name=name))
+            message_index += count
+        return (*spans, *self._list_newest_spans(message_index))
 
-    def _list_newest_spans(self, index: int) -> Sequence[PromptSpan]:
-        spans = [*_list_part_spans(self.context, index), PromptSpan("newest", index)]
+    def _list_newest_spans(self, message: int) -> Sequence[PromptSpan]:
+        spans = [*_list_part_spans(self.context, message), PromptSpan("newest", message)]
         if self.closing_messages:
-            spans.append(PromptSpan("post_history", index + 1, len(self.closing_messages)))
+            spans.append(PromptSpan("post_history", message + 1, len(self.closing_messages)))
         return spans
 
     def _find_history_runs(self) -> Iterator[tuple[str, int]]:
@@ -145,8 +145,8 @@ def group_history(
     reused from the last prompt of the character `key`.
     """
     history = tuple(messages)
-    is_question_at = questions or [one.role != "assistant" for one in history]
-    starts = [at for at, is_question in enumerate(is_question_at) if is_question or at == 0]
+    question_flags = questions or [one.role != "assistant" for one in history]
+    starts = [at for at, is_question in enumerate(question_flags) if is_question or at == 0]
     groups = [history[at:end] for at, end in pairwise([*starts, len(history)])]
     session_memo = {} if memo is None else memo
     return map_incrementally(session_memo, ("units", key), None, groups, HistoryUnit)
@@ -163,14 +163,14 @@ def _list_part_spans(
     for part in parts:
         position = 0
         for story in stories if stories and part.section in {"system", "persona"} else ():
-            begin = part.text.find(story.text, position)
-            if begin < 0:  # a prompter changed the text
+            story_begin = part.text.find(story.text, position)
+            if story_begin < 0:  # a prompter changed the text
                 continue
-            if begin > position:
-                yield PromptSpan(part.section, message, 1, begin - position)
+            if story_begin > position:
+                yield PromptSpan(part.section, message, 1, story_begin - position)
             title = story_title(story)
             yield PromptSpan("stories", message, 1, len(story.text), title, story.score)
-            position = begin + len(story.text)
+            position = story_begin + len(story.text)
         chars = len(part.text) + len(_SEPARATOR) - position
         yield PromptSpan(part.section, message, 1, chars, part.name, part.score, part.memory_id)
 
@@ -210,5 +210,5 @@ _SECTION_NAMES = {
 }
 
 
-def section_name(section: str) -> Text:
+def find_section_name(section: str) -> Text:
     return _SECTION_NAMES.get(section) or to_translatable(section)

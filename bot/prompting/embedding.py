@@ -92,11 +92,11 @@ def _embed_and_pack(embed: Callable[[str], Vector], text: str) -> PackedVector:
 
 def _embed_words(text: str) -> Vector:
     """Embed a text as hashed word counts, with more weight for long words."""
-    counts = np.zeros(_WORD_DIMENSIONS)
+    word_counts = np.zeros(_WORD_DIMENSIONS)
     for word, count in Counter(split_words(text[:_MAX_CHARS]) or [""]).items():
         dimension = zlib.crc32(word.encode(errors="replace")) % _WORD_DIMENSIONS
-        counts[dimension] += math.sqrt(count * max(1, len(word)))
-    vector: Vector = counts.tolist()
+        word_counts[dimension] += math.sqrt(count * max(1, len(word)))
+    vector: Vector = word_counts.tolist()
     return vector
 
 
@@ -178,8 +178,8 @@ class StoryIndex:
                 f"the embedding returns {query_vector.size} numbers, but the stories' vectors have "
                 f"{self._unit_vectors.shape[1]}; pass the embedding that computed them"
             )
-        length = np.linalg.norm(query_vector) or 1
-        scores = np.round(self._unit_vectors @ query_vector / length, _SCORE_DIGITS)
+        query_length = np.linalg.norm(query_vector) or 1
+        scores = np.round(self._unit_vectors @ query_vector / query_length, _SCORE_DIGITS)
         indexes = np.argsort(-scores, kind="stable")[:limit]
         return [Story(int(index), self.texts[index], float(scores[index])) for index in indexes]
 
@@ -189,8 +189,8 @@ def _unit_vectors(vectors: Sequence[Vector]) -> npt.NDArray[np.float32]:
         matrix = np.asarray(vectors, dtype=np.float32).reshape(len(vectors), -1)
     except ValueError as error:
         raise CharacterError("the vectors of the stories have different lengths") from error
-    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    if zero_indexes := np.flatnonzero(lengths == 0).tolist():
+    vector_lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+    if zero_indexes := np.flatnonzero(vector_lengths == 0).tolist():
         raise CharacterError(f"the vector of story {zero_indexes[0] + 1} is all zeros")
-    unit_vectors: npt.NDArray[np.float32] = matrix / lengths
+    unit_vectors: npt.NDArray[np.float32] = matrix / vector_lengths
     return unit_vectors

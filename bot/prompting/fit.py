@@ -69,7 +69,7 @@ async def fit_draft(
 async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
     """Return the whole draft as a prompt if its byte count proves that it fits, or else None."""
     prompt = draft.prompt
-    if not _fits_by_size(prompt, limit):
+    if not _fits_by_byte_count(prompt, limit):
         return None
     tokens = await count(prompt)
     if tokens > limit:
@@ -78,7 +78,7 @@ async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> Fit
     return FittedPrompt(complete_draft, prompt, tokens, limit, draft.left_out_items)
 
 
-def _fits_by_size(prompt: Prompt, limit: int) -> bool:
+def _fits_by_byte_count(prompt: Prompt, limit: int) -> bool:
     """Return whether a prompt certainly fits the limit, because a token has at least one byte."""
     if any(map(attrgetter("parts"), prompt.messages)):
         return False
@@ -106,8 +106,8 @@ def estimate_message_tokens(
 def _remove_worst_story(draft: Draft, estimate: TextTokenCounter) -> Draft:
     story = min(draft.stories, key=lambda story: story.score)
     title, tokens = story_title(story), sum(estimate([story.text]))
-    item = DroppedItem("stories", title, _SIZE_REASON, tokens=tokens, score=story.score)
-    return replace(draft.without_story(story), left_out_items=(*draft.left_out_items, item))
+    dropped_item = DroppedItem("stories", title, _SIZE_REASON, tokens=tokens, score=story.score)
+    return replace(draft.without_story(story), left_out_items=(*draft.left_out_items, dropped_item))
 
 
 class _OptionalContent:
@@ -144,25 +144,25 @@ class _OptionalContent:
         return self._drafts_by_count[count]
 
     def _make_draft(self, count: int) -> Draft:
-        parts = {id(part) for part, _ in self._parts[:count]}
+        ids = {id(part) for part, _ in self._parts[:count]}
         draft = self._draft
-        first_kept = len(draft.history) - max(0, count - len(self._parts))
+        first_kept_index = len(draft.history) - max(0, count - len(self._parts))
         return replace(
             draft,
-            system=tuple(part for part in draft.system if part.is_required or id(part) in parts),
-            context=tuple(part for part in draft.context if part.is_required or id(part) in parts),
-            summary=draft.summary if id(draft.summary) in parts else None,
-            history=draft.history[first_kept:],
+            system=tuple(part for part in draft.system if part.is_required or id(part) in ids),
+            context=tuple(part for part in draft.context if part.is_required or id(part) in ids),
+            summary=draft.summary if id(draft.summary) in ids else None,
+            history=draft.history[first_kept_index:],
             left_out_items=(),
         )
 
-    def next_guess(self, count: int, tokens_left: float) -> int:
+    def guess_count(self, count: int, tokens_left: float) -> int:
         """Estimate how many items fit if `count` items leave `tokens_left` (may be negative)."""
         while count > 0 and tokens_left < 0:
             count -= 1
             tokens_left += self._sizes[count]
-        so_far = self._cumulative_sizes[count - 1] if count else 0
-        return bisect_right(self._cumulative_sizes, so_far + tokens_left, count)
+        tokens_so_far = self._cumulative_sizes[count - 1] if count else 0
+        return bisect_right(self._cumulative_sizes, tokens_so_far + tokens_left, count)
 
     def to_fitted_prompt(self, count: int, tokens: int) -> FittedPrompt:
         draft, prompt = self._draft_with_items(count)
@@ -176,28 +176,28 @@ class _OptionalContent:
 
 
 def _to_dropped_item(part_and_size: tuple[PromptPart, int], reason: str) -> DroppedItem:
-    part, size = part_and_size
-    return DroppedItem(part.section, part.name, reason, tokens=size, score=part.score)
+    part, part_tokens = part_and_size
+    return DroppedItem(part.section, part.name, reason, tokens=part_tokens, score=part.score)
 
 
 async def _count_fitting_items(
     content: _OptionalContent, limit: int, count: PromptTokenCounter
 ) -> tuple[int, int]:
     """Return (number of items that fit, prompt tokens), or (-1, 0) if not even zero items fit."""
-    fitting_count, fitting_tokens, too_many = -1, 0, content.item_count + 1
-    probe = content.next_guess(0, limit - content.estimate(0))
-    for tries in range(content.item_count + 2):
-        tokens = await count(content.prompt(probe))
+    fitting_count, fitting_tokens, excess_count = -1, 0, content.item_count + 1
+    probed_count = content.guess_count(0, limit - content.estimate(0))
+    for try_number in range(content.item_count + 2):
+        tokens = await count(content.prompt(probed_count))
         if tokens <= limit:
-            fitting_count, fitting_tokens = probe, tokens
+            fitting_count, fitting_tokens = probed_count, tokens
         else:
-            too_many = probe
-        ratio = max(1, tokens) / max(1, content.estimate(probe))
-        guess = content.next_guess(probe, (limit - tokens) / ratio)
-        if too_many - fitting_count == 1 or guess == fitting_count:
+            excess_count = probed_count
+        estimate_ratio = max(1, tokens) / max(1, content.estimate(probed_count))
+        guess = content.guess_count(probed_count, (limit - tokens) / estimate_ratio)
+        if excess_count - fitting_count == 1 or guess == fitting_count:
             break
-        guess = guess if tries < _MAX_GUESSES else (fitting_count + too_many) // 2
-        probe = min(max(guess, fitting_count + 1), too_many - 1)
+        guess = guess if try_number < _MAX_GUESSES else (fitting_count + excess_count) // 2
+        probed_count = min(max(guess, fitting_count + 1), excess_count - 1)
     return fitting_count, fitting_tokens
 
 
@@ -247,32 +247,32 @@ def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
     """Divide a prompt's exact token count among its spans, in proportion to estimates."""
     count = counter_for_model(receipt.prompt.model)
     weights = [_estimate_span(receipt, *location, count) for location in locate_spans(receipt)]
-    shares = _divide_proportionally(prompt_tokens(receipt), weights)
-    return list(zip(receipt.layout, shares, strict=True))
+    token_shares = _divide_proportionally(prompt_tokens(receipt), weights)
+    return list(zip(receipt.layout, token_shares, strict=True))
 
 
 def tokens_by_section(receipt: Receipt) -> dict[str, int]:
-    sections: dict[str, int] = {}
+    token_sums: dict[str, int] = {}
     for span, tokens in tokens_by_span(receipt):
-        sections[span.section] = sections.get(span.section, 0) + tokens
-    return sections
+        token_sums[span.section] = token_sums.get(span.section, 0) + tokens
+    return token_sums
 
 
 def _estimate_span(
-    receipt: Receipt, span: PromptSpan, begin: int, end: int | None, count: TextTokenCounter
+    receipt: Receipt, span: PromptSpan, begin: int, end: int | None, count_tokens: TextTokenCounter
 ) -> int:
     messages = receipt.prompt.messages[span.message : span.message + span.messages]
     if not begin and end is None:
-        return sum(estimate_message_tokens(messages, count))
-    return 1 + sum(count([messages[0].content[begin:end]]))
+        return sum(estimate_message_tokens(messages, count_tokens))
+    return 1 + sum(count_tokens([messages[0].content[begin:end]]))
 
 
 def _divide_proportionally(amount: int, weights: Sequence[int]) -> list[int]:
     """Divide a whole number in proportion to weights; the parts add up exactly."""
-    total = sum(weights) or 1
-    quotients = [amount * weight / total for weight in weights]
+    total_weight = sum(weights) or 1
+    quotients = [amount * weight / total_weight for weight in weights]
     shares = [math.floor(share) for share in quotients]
-    by_fraction = sorted(range(len(quotients)), key=lambda index: shares[index] - quotients[index])
-    for index in by_fraction[: amount - sum(shares)]:
+    indexes = sorted(range(len(quotients)), key=lambda index: shares[index] - quotients[index])
+    for index in indexes[: amount - sum(shares)]:
         shares[index] += 1
     return shares

@@ -169,18 +169,18 @@ def find_builtin_role_name(word: str) -> str | None:
 
 
 def load_builtin_role(word: str) -> CharacterData:
-    file = _ROLE_FILES.get(word)
-    if file is None:
+    file_stem = _ROLE_FILES.get(word)
+    if file_stem is None:
         closest_name = next(iter(difflib.get_close_matches(word, _ROLE_FILES, n=1)), "haruhi")
         raise CharacterError.translatable(
             "{word} has no persona and is not a built-in role; pass a `persona`, or use {near}",
             word=repr(word),
             near=repr(closest_name),
         )
-    shipped_file = _ROLES_FOLDER / f"{file}.jsonl"
+    shipped_file = _ROLES_FOLDER / f"{file_stem}.jsonl"
     if shipped_file.is_file():
         return read_rows(read_jsonl(shipped_file.read_text("utf-8")))
-    return with_default_placeholder(load_hub_role(f"{_HUB_DATASET}/{file}"))
+    return with_default_placeholder(load_hub_role(f"{_HUB_DATASET}/{file_stem}"))
 
 
 def with_default_placeholder(data: CharacterData) -> CharacterData:
@@ -192,9 +192,9 @@ def with_default_placeholder(data: CharacterData) -> CharacterData:
 
 def load_hub_role(name: str, column: str | None = None) -> CharacterData:
     """Load `owner/dataset[/role]` from the data set hub; raise `CharacterError` if that fails."""
-    owner, _, rest = name.partition("/")
-    dataset, _, file = rest.partition("/")
-    if not (owner and dataset):
+    owner_name, _, dataset_and_file = name.partition("/")
+    dataset, _, file = dataset_and_file.partition("/")
+    if not (owner_name and dataset):
         raise CharacterError.translatable(
             "{name} is not the name of a data set; write owner/dataset or owner/dataset/role",
             name=repr(name),
@@ -203,10 +203,10 @@ def load_hub_role(name: str, column: str | None = None) -> CharacterData:
         raise CharacterError.translatable(
             "to load {name} from the data set hub, first run: pip install datasets", name=name
         )
-    files = {"train": f"{file}.jsonl"} if file else None
+    data_files = {"train": f"{file}.jsonl"} if file else None
     try:
         rows: Iterable[HaruhiRow] = import_module("datasets").load_dataset(
-            f"{owner}/{dataset}", data_files=files, split="train"
+            f"{owner_name}/{dataset}", data_files=data_files, split="train"
         )
     except (OSError, ValueError) as error:  # base classes of the library's own errors
         raise CharacterError.translatable(

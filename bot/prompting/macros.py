@@ -43,16 +43,16 @@ class Variables:
 
     def call(self, macro: str, arguments: Sequence[str]) -> str:
         """Run a macro such as `setvar` or `getglobalvar`, and return its value."""
-        verb = macro.replace("global", "").removesuffix("var")
+        operation = macro.replace("global", "").removesuffix("var")
         key = _make_variable_key(arguments[0] if arguments else "", is_global="global" in macro)
         value = "::".join(arguments[1:])
-        match verb:
+        match operation:
             case "set":
                 self._values[key] = value
             case "add":
                 self._add_to_variable(key, value)
             case "inc" | "dec":
-                return self._add_to_variable(key, "1" if verb == "inc" else "-1")
+                return self._add_to_variable(key, "1" if operation == "inc" else "-1")
             case "has" | "varexists":
                 return str(key in self._values).lower()
             case "delete" | "flush":
@@ -65,7 +65,7 @@ class Variables:
         """Run an expression and return its value; expand the operand only if needed."""
         key, operator, operand = expression
         value = self._values.get(key, "")
-        is_false = len(value) <= _MAX_NUMBER_CHARS and value.strip().lower() in _FALSE_WORDS
+        is_false_value = len(value) <= _MAX_NUMBER_CHARS and value.strip().lower() in _FALSE_WORDS
         match operator:
             case "":
                 return value
@@ -82,7 +82,7 @@ class Variables:
                     self._add_to_variable(key, _format_number(-number))
                 return ""
             case "||" | "??" | "||=" | "??=":
-                if not (is_false if operator[0] == "|" else key not in self._values):
+                if not (is_false_value if operator[0] == "|" else key not in self._values):
                     return value
                 value = expand(operand)
                 if operator.endswith("="):
@@ -105,8 +105,8 @@ def _make_variable_key(name: str, *, is_global: bool) -> str:
 
 def _parse_number(text: str) -> float | None:
     """Parse a number; return 0 for an empty text, as in JavaScript, and None for other texts."""
-    is_number = len(text) <= _MAX_NUMBER_CHARS and _NUMBER.fullmatch(text)
-    return float(text.strip() or 0) if is_number else None
+    number_match = len(text) <= _MAX_NUMBER_CHARS and _NUMBER.fullmatch(text)
+    return float(text.strip() or 0) if number_match else None
 
 
 def _format_number(number: float) -> str:
@@ -116,13 +116,13 @@ def _format_number(number: float) -> str:
 def _compare(left: str, operator: str, right: str) -> bool:
     if operator in {"==", "!="}:
         return (left == right) == (operator == "==")
-    first, second = _parse_number(left), _parse_number(right)
-    if first is None or second is None:
+    left_number, right_number = _parse_number(left), _parse_number(right)
+    if left_number is None or right_number is None:
         return False
     return (
-        (first < second and "<" in operator)
-        or (first > second and ">" in operator)
-        or (first == second and "=" in operator)
+        (left_number < right_number and "<" in operator)
+        or (left_number > right_number and ">" in operator)
+        or (left_number == right_number and "=" in operator)
     )
 
 
@@ -137,7 +137,7 @@ _DURATION_UNITS: Final = (
 """(minimum, length, name) of each unit; minimum and length are in the next smaller unit."""
 
 
-def format_moment(time: datetime, pattern: str) -> str:
+def format_moment(time: datetime, moment_format: str) -> str:
     """Format a time by a pattern such as `YYYY-MM-DD HH:mm`; `[text]` is kept verbatim."""
 
     def format_token(token: re.Match[str]) -> str:
@@ -152,31 +152,31 @@ def format_moment(time: datetime, pattern: str) -> str:
             case name:
                 return str(int(text)) if len(name) == 1 and text.isdecimal() else text
 
-    return _MOMENT_TOKEN.sub(format_token, pattern)
+    return _MOMENT_TOKEN.sub(format_token, moment_format)
 
 
 def parse_moment(text: str, now: datetime) -> datetime | None:
     """Parse an ISO date, by default in the time zone of `now`; return None if it is invalid."""
     try:
-        time = datetime.fromisoformat(text.strip())
+        parsed_time = datetime.fromisoformat(text.strip())
     except ValueError:
         return None
-    return time if time.tzinfo else time.replace(tzinfo=now.tzinfo)
+    return parsed_time if parsed_time.tzinfo else parsed_time.replace(tzinfo=now.tzinfo)
 
 
 def describe_duration(duration: timedelta, *, is_relative: bool = False) -> str:
     """Describe a duration, as "5 minutes" or, if relative, "in 5 minutes" or "5 minutes ago"."""
-    amount, words = abs(duration.total_seconds()), "a few seconds"
+    remaining_amount, duration_text = abs(duration.total_seconds()), "a few seconds"
     for limit, length, name in _DURATION_UNITS:
-        if round(amount) < limit:
+        if round(remaining_amount) < limit:
             break
-        amount /= length
-        number = max(1, round(amount))
+        remaining_amount /= length
+        number = max(1, round(remaining_amount))
         article = "an" if name == "hour" else "a"
-        words = f"{article} {name}" if number == 1 else f"{number} {name}s"
+        duration_text = f"{article} {name}" if number == 1 else f"{number} {name}s"
     if not is_relative:
-        return words
-    return f"in {words}" if duration > timedelta() else f"{words} ago"
+        return duration_text
+    return f"in {duration_text}" if duration > timedelta() else f"{duration_text} ago"
 
 
 def _format_ordinal(number: int) -> str:
@@ -252,7 +252,7 @@ class Macros:
 
     def _expand(self, text: str, depth: int) -> str:
         if "{{" not in text:
-            return self._expand_legacy(text)
+            return self._expand_legacy_macros(text)
         document = _Document(text) if len(text) > _MAX_CACHED_CHARS else _read_document(text)
         return self._expand_calls(document, 0, depth)
 
@@ -260,13 +260,13 @@ class Macros:
         """Expand the text from macro call `first` to before call `end` (-1: to the text's end)."""
         text, calls = document.text, document.calls
         end = len(calls) if end < 0 else end
-        position = calls[first - 1].end if first else 0
-        stop = calls[end].start if end < len(calls) else len(text)
+        text_position = calls[first - 1].end if first else 0
+        text_end = calls[end].start if end < len(calls) else len(text)
         parts: list[str] = []
         index = first
         while index < end:
             call = calls[index]
-            parts.append(self._expand_legacy(text[position : call.start]))
+            parts.append(self._expand_legacy_macros(text[text_position : call.start]))
             closing_index = document.closing_indexes.get(index)
             value = None
             if depth < _MAX_NESTING and not self.budget.is_spent():
@@ -280,14 +280,14 @@ class Macros:
                 value += "}}"
             parts.append(value)
             index = index + 1 if closing_index is None else closing_index + 1
-            position = calls[index - 1].end
-        return "".join([*parts, self._expand_legacy(text[position:stop])])
+            text_position = calls[index - 1].end
+        return "".join([*parts, self._expand_legacy_macros(text[text_position:text_end])])
 
-    def _expand_legacy(self, text: str) -> str:
+    def _expand_legacy_macros(self, text: str) -> str:
         if "<" not in text:
             return text
-        group = self.fields.get("group", self.char)
-        names = {"user": self.user, "group": group, "charifnotgroup": group}
+        group_names = self.fields.get("group", self.char)
+        names = {"user": self.user, "group": group_names, "charifnotgroup": group_names}
         return _LEGACY_MACRO.sub(lambda match: names.get(match[1].lower(), self.char), text)
 
     def _evaluate_call(
@@ -299,8 +299,8 @@ class Macros:
         if call.is_closing:
             return None
         if zone := _TIME_ZONE.fullmatch(call.body):
-            offset = timedelta(hours=max(-14, min(14, int(zone[1]))))
-            return format_moment(self.now.astimezone(timezone(offset)), _TIME_FORMATS["time"])
+            utc_offset = timedelta(hours=max(-14, min(14, int(zone[1]))))
+            return format_moment(self.now.astimezone(timezone(utc_offset)), _TIME_FORMATS["time"])
         if call.name == "if":
             return self._choose_branch(document, index, closing_index, depth)
         if expression := parse_expression(call.body):
@@ -364,13 +364,13 @@ class Macros:
         Return None if the macro is incomplete.
         """
         call = document.calls[index]
-        condition, *rest = call.arguments or [""]
-        if closing_index is None and not rest:
+        condition, *branch_arguments = call.arguments or [""]
+        if closing_index is None and not branch_arguments:
             return None
         is_negated = condition.lstrip().startswith("!") or "!" in call.flags
-        is_true = self._is_true(condition.strip().removeprefix("!"), depth) != is_negated
+        is_true = self._is_true_condition(condition.strip().removeprefix("!"), depth) != is_negated
         if closing_index is None:
-            return self._expand("::".join(rest), depth + 1).strip() if is_true else ""
+            return self._expand("::".join(branch_arguments), depth + 1).strip() if is_true else ""
         else_index, branch = document.find_else(index, closing_index), ""
         if is_true:
             branch = self._expand_calls(document, index + 1, depth + 1, else_index or closing_index)
@@ -378,7 +378,7 @@ class Macros:
             branch = self._expand_calls(document, else_index + 1, depth + 1, closing_index)
         return branch if "#" in call.flags else branch.strip()
 
-    def _is_true(self, condition: str, depth: int) -> bool:
+    def _is_true_condition(self, condition: str, depth: int) -> bool:
         # A value is never parsed as a macro, because a person may have written it.
         if parse_expression(condition) or _is_known(_to_canonical_name(condition.strip())):
             condition = "{{" + condition + "}}"
@@ -392,8 +392,8 @@ class Macros:
         if len(options) == 1:
             items = _split_outside_braces(options[0].replace("\\,", "\x00"), ",")
             options = [one.strip().replace("\x00", ",") for one in items]
-        seed = f"{call.start} {call.body}"
-        rng = self.rng if call.name == "random" else self.make_pick_generator(seed)
+        pick_seed = f"{call.start} {call.body}"
+        rng = self.rng if call.name == "random" else self.make_pick_generator(pick_seed)
         return self._expand(rng.choice(options or [""]), depth + 1)
 
     def _roll_dice(self, argument: str) -> str:
@@ -401,13 +401,13 @@ class Macros:
         match = _DICE_ROLL.fullmatch(argument.strip().strip(":"))
         if match is None:
             return ""
-        count = int(match[1] or 1) if match[4] is None else 1
+        dice_count = int(match[1] or 1) if match[4] is None else 1
         sides = int(match[4] or match[2])
-        if not (1 <= count <= _MAX_DICE and 1 <= sides <= _MAX_SIDES):
+        if not (1 <= dice_count <= _MAX_DICE and 1 <= sides <= _MAX_SIDES):
             return ""
-        self.budget.macros_left -= count // 10  # ten rolls cost as much as a macro
-        rolls = (self.rng.randint(1, sides) for _ in range(count))
-        return str(sum(rolls) + int(match[3] or 0))
+        self.budget.macros_left -= dice_count // 10  # ten rolls cost as much as a macro
+        dice_rolls = (self.rng.randint(1, sides) for _ in range(dice_count))
+        return str(sum(dice_rolls) + int(match[3] or 0))
 
 
 _STORY_STRING_BLOCK = re.compile(r"\{\{\s*#(if|unless)\s([^{}]*)\}\}")
@@ -437,7 +437,7 @@ def convert_story_string(source: str) -> str:
 
 def find_unknown_macros(texts: Iterable[str]) -> Sequence[str]:
     """Return the names of unsupported macros in these texts, without duplicates."""
-    names: dict[str, None] = {}
+    unknown_names: dict[str, None] = {}
     for _ in range(_MAX_NESTING):
         calls = [call for text in texts if "{{" in text for call in _Document(text).calls]
         texts = [call.body for call in calls]
@@ -446,8 +446,8 @@ def find_unknown_macros(texts: Iterable[str]) -> Sequence[str]:
             if not is_known and parse_expression(call.body) is None:
                 call_match = _MACRO_CALL.match(call.body)
                 name = call_match[2] if call_match else " ".join(call.body.split())
-                names.setdefault(name[:40])
-    return list(names)
+                unknown_names.setdefault(name[:40])
+    return list(unknown_names)
 
 
 def _remove_trim_marks(text: str) -> str:
@@ -511,9 +511,9 @@ def _parse_count(argument: str, default: int) -> int:
     return int(argument) if argument.isdecimal() and len(argument) < 4 else default
 
 
-def _find_block_argument_number(name: str) -> int:
+def _find_block_argument_number(macro_name: str) -> int:
     """Return the number (from 1) of the argument that may be a block with a closing tag."""
-    return 2 if name == "if" or name in _VARIABLE_MACROS else 1
+    return 2 if macro_name == "if" or macro_name in _VARIABLE_MACROS else 1
 
 
 def _parse_call(text: str, start: int, end: int) -> _Call:

@@ -7,7 +7,7 @@ The rules are those of ChatHaruhi 3.0 (docs/sources.md#haruhi). A line of a pers
     {{RAG多对话|token<=1500|n<=5}}  {{RAG-dialogues|...}}   (several stories within a token limit)
 
 is replaced as a whole with the stories found, each below a `###` line. Callers search for the
-`story_queries` themselves.
+`list_story_queries` themselves.
 """
 
 import re
@@ -19,13 +19,13 @@ from bot.ports import TextTokenCounter
 from bot.texts.text import Text, join_texts, translatable
 from bot.value_class import value_class
 
-_ONE_STORY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\}\}")
-_ONE_STORY_BY_QUERY = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\|([^{}]*)\}\}")
-_SEVERAL_STORIES = re.compile(r"\{\{(?:RAG多对话|RAG-dialogues)\|([^{}]*)\}\}")
+_ONE_STORY_PLACEHOLDER = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\}\}")
+_ONE_STORY_QUERY_PLACEHOLDER = re.compile(r"\{\{(?:RAG对话|RAG-dialogue)\|([^{}]*)\}\}")
+_SEVERAL_STORIES_PLACEHOLDER = re.compile(r"\{\{(?:RAG多对话|RAG-dialogues)\|([^{}]*)\}\}")
 _LIMIT_ARGUMENT = re.compile(r"\s*(token|n)\s*<=\s*(-?\d+)\s*")
 
 _ANY_PLACEHOLDER = re.compile(r"\{\{RAG[^{}]*\}\}")
-_LOOKS_LIKE_PLACEHOLDER = re.compile(r"[{｛]{2}\s*RAG", re.IGNORECASE)
+_PLACEHOLDER_LOOKALIKE = re.compile(r"[{｛]{2}\s*RAG", re.IGNORECASE)
 _NAME_PLACEHOLDER = re.compile(r"\{\{(role|角色|user|用户)\}\}")
 
 UNLIMITED = -1
@@ -40,13 +40,13 @@ class Placeholder:
     line_index: int
     query: str | None = None
     """The search query, or None for the newest message."""
-    stories: int = 1
-    tokens: int = UNLIMITED
+    max_stories: int = 1
+    max_tokens: int = UNLIMITED
     """The token limit for all its stories; if less than 1, the tokens left in the prompt."""
     needs_one_story: bool = True
     """Whether to insert the first story even if it exceeds the limit."""
 
-    def query_for(self, message: str) -> str:
+    def build_query(self, message: str) -> str:
         """Return this placeholder's own query or, if it is missing or "default", the message."""
         has_query = self.query is not None and self.query.strip() not in {"", "default"}
         return self.query if has_query and self.query else message
@@ -59,19 +59,19 @@ class Persona:
     problems: tuple[str, ...]
     """Warnings about texts that look like placeholders but are not valid."""
 
-    def story_queries(self, message: str) -> dict[str, int]:
+    def list_story_queries(self, message: str) -> dict[str, int]:
         """Return each search query with the number of stories needed to fill all placeholders.
 
         Each story is inserted only once, so a query must also return enough stories to skip those
         of earlier placeholders.
         """
-        counts: dict[str, int] = {}
-        total = 0
+        story_counts: dict[str, int] = {}
+        total_count = 0
         for placeholder in self.placeholders:
-            if placeholder.stories > 0:
-                total += placeholder.stories
-                counts[placeholder.query_for(message)] = total
-        return counts
+            if placeholder.max_stories > 0:
+                total_count += placeholder.max_stories
+                story_counts[placeholder.build_query(message)] = total_count
+        return story_counts
 
 
 @value_class
@@ -131,20 +131,20 @@ def fill_placeholders(
     A placeholder is filled until a story does not fit, but a placeholder for one story takes the
     best story, however long. If `results` is None, lines with placeholders are removed.
     """
-    lines = persona.source.split("\n")
+    persona_lines = persona.source.split("\n")
     if results is None:
-        other_lines = (line for line in lines if not _ANY_PLACEHOLDER.search(line))
+        other_lines = (line for line in persona_lines if not _ANY_PLACEHOLDER.search(line))
         return FilledText("\n".join(other_lines), ())
     used_stories: dict[int, Story] = {}
     for placeholder in persona.placeholders:
-        stories = results.get(placeholder.query_for(message), ())
+        stories = results.get(placeholder.build_query(message), ())
         unused_stories = [s for s in stories if s.id not in used_stories]
         chosen_stories, used_tokens = _choose_stories(placeholder, unused_stories, tokens, count)
         tokens = None if tokens is None else tokens - used_tokens
         used_stories |= {story.id: story for story in chosen_stories}
-        blocks = (f"###\n{story.text.strip()}\n" for story in chosen_stories)
-        lines[placeholder.line_index] = "".join(blocks).strip()
-    return FilledText("\n".join(lines), tuple(used_stories.values()))
+        story_blocks = (f"###\n{story.text.strip()}\n" for story in chosen_stories)
+        persona_lines[placeholder.line_index] = "".join(story_blocks).strip()
+    return FilledText("\n".join(persona_lines), tuple(used_stories.values()))
 
 
 def fill_names(text: str, role_name: str, user_name: str | None) -> str:
@@ -163,18 +163,18 @@ def format_roleplay_prompt(role_name: str, persona: str) -> str:
     )
 
 
-def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]:
-    if not _LOOKS_LIKE_PLACEHOLDER.search(line):
+def _read_line(line: str, index: int) -> tuple[Placeholder | None, Text | None]:
+    if not _PLACEHOLDER_LOOKALIKE.search(line):
         return None, None
     has_several = len(_ANY_PLACEHOLDER.findall(line)) > 1
     problem = translatable("only one placeholder per line is used") if has_several else None
-    if _ONE_STORY.search(line):
-        return Placeholder(number), problem
-    if match := _ONE_STORY_BY_QUERY.search(line):
-        return Placeholder(number, match[1]), problem
-    if match := _SEVERAL_STORIES.search(line):
-        limits, unknown_argument = _parse_limits(match[1], number)
-        placeholder = Placeholder(number, None, limits["n"], limits["token"], needs_one_story=False)
+    if _ONE_STORY_PLACEHOLDER.search(line):
+        return Placeholder(index), problem
+    if match := _ONE_STORY_QUERY_PLACEHOLDER.search(line):
+        return Placeholder(index, match[1]), problem
+    if match := _SEVERAL_STORIES_PLACEHOLDER.search(line):
+        limits, unknown_argument = _parse_limits(match[1], index)
+        placeholder = Placeholder(index, None, limits["n"], limits["token"], needs_one_story=False)
         limit_problem = translatable("{argument} is not a valid limit", argument=unknown_argument)
         return placeholder, limit_problem if unknown_argument else problem
     return None, translatable(
@@ -186,36 +186,36 @@ def _read_line(line: str, number: int) -> tuple[Placeholder | None, Text | None]
     )
 
 
-def _parse_limits(arguments: str, number: int) -> tuple[dict[str, int], str | None]:
+def _parse_limits(arguments: str, line_index: int) -> tuple[dict[str, int], str | None]:
     """Parse `token<=1500|n<=5` in any order; return the limits and the first unknown argument."""
-    limits: dict[str, int] = {}
+    limits_by_name: dict[str, int] = {}
     unknown_argument = None
     for argument in arguments.split("|"):
         match = _LIMIT_ARGUMENT.fullmatch(argument)
-        if match and match[1] not in limits:
-            limits[match[1]] = int(match[2])
+        if match and match[1] not in limits_by_name:
+            limits_by_name[match[1]] = int(match[2])
         else:
             unknown_argument = unknown_argument or repr(argument.strip())
-    if missing_names := [name for name in ("token", "n") if name not in limits]:
+    if missing_names := [name for name in ("token", "n") if name not in limits_by_name]:
         raise CharacterError.translatable(
             "line {number} of the persona: {names} missing in {arguments}; write {example}",
-            number=number + 1,
+            number=line_index + 1,
             names=join_texts(missing_names, translatable(" and ")),
             arguments=repr(arguments),
             example="{{RAG-dialogues|token<=1500|n<=5}}",
         )
-    return limits, unknown_argument
+    return limits_by_name, unknown_argument
 
 
 def _choose_stories(
     placeholder: Placeholder, stories: Sequence[Story], tokens: int | None, count: TextTokenCounter
 ) -> tuple[Sequence[Story], int]:
-    best_stories = stories[: max(placeholder.stories, 0)]
-    costs = count([story.text for story in best_stories]) if best_stories else ()
-    if tokens is None or 0 < placeholder.tokens < tokens:
-        tokens = placeholder.tokens if placeholder.tokens > 0 else None
+    best_stories = stories[: max(placeholder.max_stories, 0)]
+    story_tokens = count([story.text for story in best_stories]) if best_stories else ()
+    if tokens is None or 0 < placeholder.max_tokens < tokens:
+        tokens = placeholder.max_tokens if placeholder.max_tokens > 0 else None
     kept_count = used_tokens = 0
-    for cost in costs:
+    for cost in story_tokens:
         fits = tokens is None or used_tokens + cost <= tokens
         if not fits and not (placeholder.needs_one_story and not kept_count):
             break

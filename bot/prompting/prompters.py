@@ -164,9 +164,9 @@ def format_extra_keys(keys: str | Sequence[str] | None) -> str:
     )
 
 
-def fill_fields(text: str, values: Mapping[str, str]) -> str:
+def fill_fields(text: str, values_by_field: Mapping[str, str]) -> str:
     """Replace fields with values in one pass, which keeps fields inside values unchanged."""
-    return _FIELD_PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), text)
+    return _FIELD_PLACEHOLDER.sub(lambda match: values_by_field.get(match[1], match[0]), text)
 
 
 def assign_fields(fields: Sequence[str], value: Any) -> tuple[dict[str, str], Any]:
@@ -209,8 +209,8 @@ def parse_fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
     names = "|".join(sorted(map(re.escape, fields), key=len, reverse=True))
     # Chinese keyboards type the full-width colon.
     keys = re.compile(rf"^[ \t]*({names})[ \t]*[:：]", re.MULTILINE | re.IGNORECASE)
-    text_before, *names_and_values = keys.split(text)
-    if text_before.strip() or not names_and_values:
+    text_before_names, *names_and_values = keys.split(text)
+    if text_before_names.strip() or not names_and_values:
         return text
     names_by_casefold = {name.casefold(): name for name in fields}
     pairs = zip(names_and_values[::2], names_and_values[1::2], strict=True)
@@ -233,8 +233,8 @@ def format_ask_usage(fields: Sequence[str]) -> str:
     return "/ask " + "\n".join(f"{name}: …" for name in fields)
 
 
-def _list_names(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names)) or "nothing"
+def _list_names(field_names: Sequence[str]) -> str:
+    return ", ".join(map(repr, field_names)) or "nothing"
 
 
 Input = str | int | Mapping[str, Any]
@@ -269,14 +269,14 @@ class Prompter(ABC):
 
     def set_model_configs(self, **configs: object) -> None:
         """Set fields of `ModelConfigs` by name; fields that are None stay unchanged."""
-        known = {field.name for field in dataclasses.fields(ModelConfigs)}
+        names = {field.name for field in dataclasses.fields(ModelConfigs)}
         for name in configs:
-            if name not in known | _IGNORED_CONFIGS:
+            if name not in names | _IGNORED_CONFIGS:
                 raise TypeError(
-                    f"no model config {name!r}; known configs: {', '.join(sorted(known))}"
+                    f"no model config {name!r}; known configs: {', '.join(sorted(names))}"
                 )
         new_values: dict[str, Any] = {
-            name: value for name, value in configs.items() if name in known and value is not None
+            name: value for name, value in configs.items() if name in names and value is not None
         }
         self._configs = dataclasses.replace(self._configs, **new_values)
 
@@ -322,8 +322,8 @@ class Prompter(ABC):
         """Return the answer without the prompt, if the model repeated the prompt before it."""
         if input and output.startswith(input):
             return output[len(input) :]
-        marker = self.answer_marker or self._configs.soa
-        return output.rpartition(marker)[2] if marker else output
+        answer_marker = self.answer_marker or self._configs.soa
+        return output.rpartition(answer_marker)[2] if answer_marker else output
 
     def _tool_tokens(self) -> dict[str, str]:
         values = {name: str(getattr(self._configs, name)) for name in _TOOL_TOKENS}
@@ -354,11 +354,11 @@ class AlpacaPrompter(Prompter):
         extra_keys: str | Sequence[str] | None = None,
         tools: Tools | None = None,
     ) -> None:
-        extra = format_extra_keys(extra_keys)
+        extra_text = format_extra_keys(extra_keys)
         if isinstance(instruction, Mapping):
-            system, user = instruction.get("system", ""), instruction.get("user", "") + extra
+            system, user = instruction.get("system", ""), instruction.get("user", "") + extra_text
         else:
-            system, user = f"{instruction or ''}\n\n{extra}", ""
+            system, user = f"{instruction or ''}\n\n{extra_text}", ""
         super().__init__(_ALPACA_PREAMBLE + system, user, tools)
 
     @override
@@ -376,11 +376,11 @@ class ChatPrompter(Prompter):
         tools: Tools | None = None,
         history: History | None = None,
     ) -> None:
-        extra = format_extra_keys(extra_keys)
+        extra_text = format_extra_keys(extra_keys)
         if isinstance(instruction, Mapping):
-            system, user = instruction.get("system", ""), instruction.get("user", "") + extra
+            system, user = instruction.get("system", ""), instruction.get("user", "") + extra_text
         else:  # without an instruction, LazyLLM drops the extra keys, too
-            system, user = f"{instruction}\n{extra}\n" if instruction else "", ""
+            system, user = f"{instruction}\n{extra_text}\n" if instruction else "", ""
         super().__init__(system, user, tools, history)
 
     @override

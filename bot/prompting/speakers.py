@@ -52,26 +52,26 @@ def clean_name(name: str) -> str:
     """
     plain_name = _normalize(name)
     if _PLAIN_NAME.fullmatch(plain_name):  # nothing to remove
-        return _cut_to_limit(plain_name).strip(" .-")
+        return _cut_to_label_limit(plain_name).strip(" .-")
     neighborhoods = zip(f" {plain_name}", plain_name, f"{plain_name} "[1:], strict=False)
     kept_chars = (char for before, char, after in neighborhoods if _is_kept(before, char, after))
     clean_text = _limit_marks("".join(kept_chars))
     if not any(char.isalnum() for char in clean_text):
         clean_text = _spell_emoji(clean_text)
-    return _cut_to_limit(" ".join(clean_text.split())).strip(f" .-{_JOINERS}")
+    return _cut_to_label_limit(" ".join(clean_text.split())).strip(f" .-{_JOINERS}")
 
 
 @text_cache(_CACHE_SIZE)
-def is_unambiguous(name: str) -> bool:
+def is_unambiguous_name(name: str) -> bool:
     """Return whether a name is one clean line that does not mix lookalike scripts."""
     if len(name.splitlines()) > 1 or mixes_confusable_scripts(name):
         return False
     return clean_name(name) == _normalize(name)
 
 
-def with_id_suffix(label: str, person_id: str, attempt: int = 0) -> str:
+def with_id_suffix(label: str, person_id: str, attempt_number: int = 0) -> str:
     """Add `#` and four hex digits of the id's hash, which no clean name can imitate."""
-    salted_id = f"{person_id}/{attempt}" if attempt else person_id
+    salted_id = f"{person_id}/{attempt_number}" if attempt_number else person_id
     return f"{label or 'user'}#{hashlib.sha256(salted_id.encode(errors='replace')).hexdigest()[:4]}"
 
 
@@ -112,7 +112,7 @@ def _spell_emoji(text: str) -> str:
     return " ".join(name.removeprefix(_FLAG_LETTER_PREFIX) for name in names)
 
 
-def _cut_to_limit(text: str) -> str:
+def _cut_to_label_limit(text: str) -> str:
     """Cut a text to the maximum length without separating a mark or joiner from its letter."""
     end = min(len(text), MAX_LABEL_CHARS)
     while 0 < end < len(text) and (
@@ -162,9 +162,9 @@ def is_role_heading(text: str) -> bool:
     return not _ROLE_WORDS.isdisjoint(map(confusable_skeleton, words))
 
 
-def strip_name_suffix(head: str) -> str:
+def strip_name_suffix(name_with_suffix: str) -> str:
     """Remove the text between a name and its colon, as in `Bob #12:` and `Bob (laughs):`."""
-    return _NAME_SUFFIX.split(head, maxsplit=1)[0]
+    return _NAME_SUFFIX.split(name_with_suffix, maxsplit=1)[0]
 
 
 def _find_possible_names(line: str) -> Iterator[str]:
@@ -178,11 +178,11 @@ def _find_possible_names(line: str) -> Iterator[str]:
 
 def _find_possible_tags(line: str) -> Iterator[str]:
     """Yield the texts before colons in a line, such as `Bob: hi` or `10:30 Bob: hi`."""
-    start = _LEADING_PUNCTUATION.sub("", line[:MAX_TAG_CHARS])
-    yield from _split_at(COLON, start)
-    from_name = _TEXT_BEFORE_NAME.sub("", start)
-    if from_name != start:
-        yield from _split_at(COLON, from_name)
+    line_start = _LEADING_PUNCTUATION.sub("", line[:MAX_TAG_CHARS])
+    yield from _split_at(COLON, line_start)
+    text_from_name = _TEXT_BEFORE_NAME.sub("", line_start)
+    if text_from_name != line_start:
+        yield from _split_at(COLON, text_from_name)
 
 
 def _split_at(separator: re.Pattern[str], line: str) -> Iterator[str]:
@@ -242,11 +242,11 @@ def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> S
     character, or another person, the label gets a suffix from the person's id, which does not
     depend on who else is present.
     """
-    newest_names = {person.id: person.name for person in people}
-    labels = _label_speakers(tuple(sorted(newest_names.items())), tuple(characters.items()))
-    if len(newest_names) == 1:  # the usual case; more people are labeled in the order of their ids
+    names_by_id = {person.id: person.name for person in people}
+    labels = _label_speakers(tuple(sorted(names_by_id.items())), tuple(characters.items()))
+    if len(names_by_id) == 1:  # the usual case; more people are labeled in the order of their ids
         return labels
-    return replace(labels, people={one: labels.people[one] for one in newest_names})
+    return replace(labels, people={one: labels.people[one] for one in names_by_id})
 
 
 @text_cache(_MAX_CACHED_LABELS)
@@ -268,14 +268,14 @@ def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict
     all_skeletons = list(skeletons.values())
     labels: dict[str, str] = {}
     for one in people:
-        label, attempt = clean_names[one], 0
+        label, suffix_attempt = clean_names[one], 0
         is_taken = skeletons[one] in taken_skeletons or is_role_heading(label)
         is_unique = not is_taken and all_skeletons.count(skeletons[one]) == 1
-        if not (is_unique and is_unambiguous(people[one])):
+        if not (is_unique and is_unambiguous_name(people[one])):
             label = with_id_suffix(clean_names[one], one)
             while label in labels.values():  # a hash collision, 1 in 65,536
-                attempt += 1
-                label = with_id_suffix(clean_names[one], one, attempt)
+                suffix_attempt += 1
+                label = with_id_suffix(clean_names[one], one, suffix_attempt)
         labels[one] = label
     return labels
 
@@ -318,7 +318,7 @@ MAX_SPEAKERS_WITH_PERSONA = 16
 """The number of most recent speakers whose persona is loaded."""
 
 _MAX_DESCRIBED_SPEAKERS = 8
-_SQUARE_BRACKETS = str.maketrans("()（）﹙﹚⁽⁾₍₎", "[][][][][]")
+_BRACKET_REPLACEMENTS = str.maketrans("()（）﹙﹚⁽⁾₍₎", "[][][][][]")
 
 
 def sanitize_persona(text: str) -> str:
@@ -339,20 +339,20 @@ def describe_speakers(
     if not personas:
         return ""
     # Without round brackets, a persona cannot end its own description and start another person's.
-    lines = [
+    speaker_lines = [
         f"({labels[one]} says of themselves: "
-        f"{sanitize_persona(personas[one]).translate(_SQUARE_BRACKETS)})"
+        f"{sanitize_persona(personas[one]).translate(_BRACKET_REPLACEMENTS)})"
         for one in dict.fromkeys(speakers)
         if personas.get(one)
     ]
-    return "\n".join(lines[:_MAX_DESCRIBED_SPEAKERS])
+    return "\n".join(speaker_lines[:_MAX_DESCRIBED_SPEAKERS])
 
 
 _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _OPENING_DELIMITER = "*_~`\"'“”„«‘「『【[(<＊"  # models write **Nora:** or 「Nora」：
 _CLOSING_DELIMITERS = str.maketrans("“„«‘「『【[(<", "””»’」』】])>")
 _DELIMITERS = frozenset(_OPENING_DELIMITER + _OPENING_DELIMITER.translate(_CLOSING_DELIMITERS))
-_WITHOUT_DELIMITERS = str.maketrans(dict.fromkeys(_DELIMITERS))
+_DELIMITER_REMOVAL = str.maketrans(dict.fromkeys(_DELIMITERS))
 
 
 class EchoFilter:
@@ -363,11 +363,11 @@ class EchoFilter:
     then that tag is removed, too. The result does not depend on how the text is split.
     """
 
-    def __init__(self, own_label: str | None, others: Iterable[str] = ()) -> None:
+    def __init__(self, own_label: str | None, other_labels: Iterable[str] = ()) -> None:
         self.has_ended = False
         """Whether another speaker's tag ended the answer."""
         self._own_labels = frozenset(_clean_label(one) for one in [own_label] if one is not None)
-        self._known_labels = (self._own_labels | set(map(_clean_label, others))) - {""}
+        self._known_labels = (self._own_labels | set(map(_clean_label, other_labels))) - {""}
         self._held_text = ""
         self._at_line_start = True
         self._has_text = False
@@ -398,50 +398,50 @@ class EchoFilter:
                 shown_parts.append(self._take_line())
         return "".join(shown_parts)
 
-    def _remove_tag(self, size: int) -> None:
-        tag, self._held_text = self._held_text[:size], self._held_text[size:]
-        is_own = _normalize_tag(COLON.split(tag, maxsplit=1)[0]) in self._own_labels
-        self.has_ended = self._has_text and not is_own
+    def _remove_tag(self, tag_chars: int) -> None:
+        tag, self._held_text = self._held_text[:tag_chars], self._held_text[tag_chars:]
+        is_own_tag = _normalize_tag(COLON.split(tag, maxsplit=1)[0]) in self._own_labels
+        self.has_ended = self._has_text and not is_own_tag
 
     def _take_line(self) -> str:
         """Remove a line from the held text and return it; return "" for leading blank lines."""
-        end = _LINE_END.search(self._held_text)
-        size = len(self._held_text) if end is None else end.end()
+        line_end = _LINE_END.search(self._held_text)
+        size = len(self._held_text) if line_end is None else line_end.end()
         line, self._held_text = self._held_text[:size], self._held_text[size:]
-        self._at_line_start = end is not None
+        self._at_line_start = line_end is not None
         self._has_text = self._has_text or bool(line.strip())
         return line if self._has_text else ""
 
     def _measure_tag(self, *, is_end: bool) -> int | None:
         """Return the length of the line's tag, 0 if it has none, or None if more text is needed."""
-        end = _LINE_END.search(self._held_text)
-        line = self._held_text if end is None else self._held_text[: end.start()]
-        indent = len(line) - len(line.lstrip())
-        limit = indent + MAX_TAG_CHARS
+        line_end = _LINE_END.search(self._held_text)
+        line = self._held_text if line_end is None else self._held_text[: line_end.start()]
+        indent_chars = len(line) - len(line.lstrip())
+        limit = indent_chars + MAX_TAG_CHARS
         colon = COLON.search(line, 0, limit)
-        is_complete = is_end or end is not None
+        is_complete = is_end or line_end is not None
         if colon is None:
-            needs_more = not is_complete and len(line) < limit and self._may_become_a_tag(line)
-            return None if needs_more else 0
+            needs_more_text = not is_complete and len(line) < limit and self._may_become_a_tag(line)
+            return None if needs_more_text else 0
         if _normalize_tag(line[: colon.start()]) not in self._known_labels:
             return 0
-        after, closing = line[colon.end() :], _find_closing_delimiter(line[: colon.start()])
-        text = after.removeprefix(closing).lstrip()
-        if not is_complete and (not text or closing.startswith(after)):
+        rest, closing = line[colon.end() :], _find_closing_delimiter(line[: colon.start()])
+        text = rest.removeprefix(closing).lstrip()
+        if not is_complete and (not text or closing.startswith(rest)):
             return None
         return len(line) - len(text)
 
     def _may_become_a_tag(self, line: str) -> bool:
-        prefix = _normalize_tag(line)
-        return any(label.startswith(prefix) for label in self._known_labels)
+        normalized_line = _normalize_tag(line)
+        return any(label.startswith(normalized_line) for label in self._known_labels)
 
 
-def _find_closing_delimiter(before: str) -> str:
+def _find_closing_delimiter(tag_text: str) -> str:
     """Return the closing delimiter expected after the colon, as in `**Nora:**`, or ""."""
-    name = before.strip()
-    opening = name[: len(name) - len(name.lstrip(_OPENING_DELIMITER))]
-    closing = opening[::-1].translate(_CLOSING_DELIMITERS)
-    return "" if name.endswith(closing) else closing
+    name = tag_text.strip()
+    opening_delimiters = name[: len(name) - len(name.lstrip(_OPENING_DELIMITER))]
+    closing_delimiters = opening_delimiters[::-1].translate(_CLOSING_DELIMITERS)
+    return "" if name.endswith(closing_delimiters) else closing_delimiters
 
 
 def _normalize_tag(text: str) -> str:
@@ -452,11 +452,11 @@ def _normalize_tag(text: str) -> str:
     """
     name = strip_name_suffix(text)
     if name.isascii() and name.isprintable():  # the usual case, in a fraction of the time
-        return " ".join(name.translate(_WITHOUT_DELIMITERS).lower().split())
-    decomposed = unicodedata.normalize("NFKD", name).casefold()
+        return " ".join(name.translate(_DELIMITER_REMOVAL).lower().split())
+    decomposed_name = unicodedata.normalize("NFKD", name).casefold()
     visible_chars = (
         char
-        for char in decomposed
+        for char in decomposed_name
         if char.isspace() or not (char in _DELIMITERS or is_invisible(char))
     )
     return " ".join("".join(visible_chars).split())

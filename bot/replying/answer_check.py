@@ -17,11 +17,11 @@ from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _REFUSAL_SENTENCE = translatable("I'd rather not say that here. Let's talk about something else.")
-_WITHHELD_BY_WORDS = marked("withheld: contains a word banned in this chat")
-_WITHHELD_BY_MODERATION = StoredPattern(marked("withheld by moderation ({provider}): {categories}"))
-_WITHHELD_UNCHECKED = marked("withheld: moderation failed")
-_SHOWN_UNCHECKED = marked("shown unchecked: moderation failed")
-_WITHHELD_BY_PLUGIN = StoredPattern(marked("withheld by the plug-in {plugin}: {reason}"))
+_BANNED_WORDS_NOTE = marked("withheld: contains a word banned in this chat")
+_MODERATION_NOTE = StoredPattern(marked("withheld by moderation ({provider}): {categories}"))
+_WITHHELD_NOTE = marked("withheld: moderation failed")
+_UNCHECKED_NOTE = marked("shown unchecked: moderation failed")
+_PLUGIN_NOTE = StoredPattern(marked("withheld by the plug-in {plugin}: {reason}"))
 _MODERATION_TIMEOUT_SECONDS = 5.0
 _WINDOW_CHARS = 300
 """The number of new characters that are sent to moderation at a time."""
@@ -50,14 +50,14 @@ class BannedWords:
 
 
 @lru_cache(maxsize=256)
-def parse_banned_words(words: str) -> BannedWords | None:
+def parse_banned_words(phrase_lines: str) -> BannedWords | None:
     """Parse one phrase per line; a final "*" matches any ending. Return None for no phrases."""
-    phrases = [one.split() for one in words.splitlines() if one.strip("* ")]
+    phrases = [one.split() for one in phrase_lines.splitlines() if one.strip("* ")]
     if not phrases:
         return None
-    max_chars = max(sum(map(len, one)) + _MAX_SPACES * (len(one) - 1) for one in phrases)
+    max_match_chars = max(sum(map(len, one)) + _MAX_SPACES * (len(one) - 1) for one in phrases)
     pattern = "|".join(map(_build_phrase_pattern, phrases))
-    return BannedWords(re.compile(pattern, re.IGNORECASE), max_chars)
+    return BannedWords(re.compile(pattern, re.IGNORECASE), max_match_chars)
 
 
 def _build_phrase_pattern(phrase: Sequence[str]) -> str:
@@ -70,7 +70,7 @@ def _build_phrase_pattern(phrase: Sequence[str]) -> str:
     return begin + text + end
 
 
-def refusal_sentence(locale: str | None) -> str:
+def translate_refusal_sentence(locale: str | None) -> str:
     """Return the sentence that replaces a refused answer."""
     return translate(_REFUSAL_SENTENCE, supported_language(locale))
 
@@ -103,7 +103,7 @@ class AnswerCheck:
             begin = max(0, len(self._text) - self._chars_held_back)
             self._text += text
             if self.words is not None and self.words.is_found_in(self._text, begin, is_whole=False):
-                self._refuse(_WITHHELD_BY_WORDS, "words")
+                self._refuse(_BANNED_WORDS_NOTE, "words")
             self._show_passed_text()
 
         def replace_checked(text: str) -> None:
@@ -119,8 +119,8 @@ class AnswerCheck:
         """Send the text so far to moderation if enough of it is new."""
         if self._is_moderated and len(self._text) - self._judged_chars >= _WINDOW_CHARS:
             ends = [one.end() for one in _SENTENCE_END.finditer(self._text, self._judged_chars)]
-            stop, judged_end = len(self._text), ends[-1] if ends else len(self._text)
-            await self._moderate([self._text[max(0, self._judged_chars - _OVERLAP_CHARS) : stop]])
+            end, judged_end = len(self._text), ends[-1] if ends else len(self._text)
+            await self._moderate([self._text[max(0, self._judged_chars - _OVERLAP_CHARS) : end]])
             self._judged_chars = judged_end
             self._show_passed_text()
 
@@ -141,7 +141,7 @@ class AnswerCheck:
                 continue
             if isinstance(result, Refusal):
                 reason = result.reason[:_MAX_REASON_CHARS]
-                self._refuse(_WITHHELD_BY_PLUGIN.with_values(plugin=name, reason=reason), "plugin")
+                self._refuse(_PLUGIN_NOTE.with_values(plugin=name, reason=reason), "plugin")
             else:
                 text = result
         return text
@@ -149,7 +149,7 @@ class AnswerCheck:
     async def refuses(self, text: str) -> bool:
         """Check a complete text; return whether the answer is refused."""
         if not self.is_refused and self.words is not None and self.words.is_found_in(text):
-            self._refuse(_WITHHELD_BY_WORDS, "words")
+            self._refuse(_BANNED_WORDS_NOTE, "words")
         if self._is_moderated:
             starts = range(0, len(text), _MAX_PIECE_CHARS)
             pieces = [text[max(0, at - _OVERLAP_CHARS) : at + _MAX_PIECE_CHARS] for at in starts]
@@ -183,16 +183,16 @@ class AnswerCheck:
             reason = str(error) or "no answer in time"
             _log.warning("answer_not_checked", provider=self.moderator, reason=reason)
             if self.withholds_unchecked_answers:
-                self._refuse(_WITHHELD_UNCHECKED, "withheld_unchecked")
+                self._refuse(_WITHHELD_NOTE, "withheld_unchecked")
             else:
-                self.note = _SHOWN_UNCHECKED
+                self.note = _UNCHECKED_NOTE
                 CHECKED_ANSWERS.labels("unchecked").inc()
             return
         if categories:
-            names = {"provider": self.moderator, "categories": ", ".join(categories)}
-            self._refuse(_WITHHELD_BY_MODERATION.with_values(**names), "moderation")
+            note_values = {"provider": self.moderator, "categories": ", ".join(categories)}
+            self._refuse(_MODERATION_NOTE.with_values(**note_values), "moderation")
 
-    def _refuse(self, note: str, outcome: str) -> None:
+    def _refuse(self, note: str, metric_label: str) -> None:
         if not self.is_refused:
             self.note, self.is_refused = note, True
-            CHECKED_ANSWERS.labels(outcome).inc()
+            CHECKED_ANSWERS.labels(metric_label).inc()

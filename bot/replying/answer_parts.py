@@ -49,32 +49,32 @@ def action_buttons(part: str, locale: str | None, *actions: ButtonAction) -> tup
 
 
 def answer_buttons(
-    part: str, locale: str | None, number: int = 1, versions: int = 1
+    part: str, locale: str | None, number: int = 1, version_count: int = 1
 ) -> tuple[Button, ...]:
-    """Return a finished answer's buttons; the answer is version `number` (from 1) of `versions`."""
+    """Return a finished answer's buttons; the answer is version `number` of `version_count`."""
     actions = (ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.DELETE)
-    numbers = page_buttons(ButtonAction.VERSION, part, number, versions, row=1)
+    numbers = page_buttons(ButtonAction.VERSION, part, number, version_count, row=1)
     return (*action_buttons(part, locale, *actions), *numbers)
 
 
 def page_buttons(
-    action: ButtonAction, part: str, page: int, pages: int, *, row: int = 0
+    action: ButtonAction, part: str, page: int, page_count: int, *, row: int = 0
 ) -> tuple[Button, ...]:
     """Return buttons that turn the pages of a list, or () if there is only one page."""
-    labels = {page - 1: "‹", page: f"{page}/{pages}", page + 1: "›"}
+    labels_by_page = {page - 1: "‹", page: f"{page}/{page_count}", page + 1: "›"}
     return tuple(
         Button(label, encode_button(action, part, number), row=row)
-        for number, label in labels.items()
-        if pages > 1 and 1 <= number <= pages
+        for number, label in labels_by_page.items()
+        if page_count > 1 and 1 <= number <= page_count
     )
 
 
 _MIN_UNITS_FOR_THOUGHTS = 300
 """The free units that thoughts need in a message; with fewer, they get a message of their own."""
-_SPOILER_FRAME_UNITS = 16
+_SPOILER_MARKUP_UNITS = 16
 """The units that a platform adds to thoughts: a symbol, spoiler marks, line breaks."""
 _ELLIPSIS = " …"
-_SPOILER_ENDS = re.compile(r"\|(?=\||\Z)|`(?=``)")
+_SPOILER_END_MARKS = re.compile(r"\|(?=\||\Z)|`(?=``)")
 
 
 def fold_thoughts(
@@ -85,34 +85,34 @@ def fold_thoughts(
     They go into the last message or, if it is nearly full and `may_add_message`, into a new one.
     """
     # Break up marks in the thoughts that would end the spoiler.
-    thoughts = _SPOILER_ENDS.sub("\\g<0>\u200b", thoughts.strip())
+    thoughts = _SPOILER_END_MARKS.sub("\\g<0>\u200b", thoughts.strip())
     message_indexes = [index for index, one in enumerate(parts) if one.file is None]
     if not thoughts or not message_indexes or not limits.folds_thoughts:
         return tuple(parts)
-    index, units = message_indexes[-1], limits.measure
+    index, measure = message_indexes[-1], limits.measure
     last = parts[index]
     face = last.content.face
-    max_units = limits.without_name_line(face).max_units - _SPOILER_FRAME_UNITS
+    max_units = limits.without_name_line(face).max_units - _SPOILER_MARKUP_UNITS
     text = last.content.text if limits.render is None else limits.render(last.content.text)
-    free_units = max_units - units(text)
-    if free_units >= min(_MIN_UNITS_FOR_THOUGHTS, units(thoughts)):
-        content = replace(last.content, thoughts=_cut_to_fit(thoughts, free_units, units))
+    free_units = max_units - measure(text)
+    if free_units >= min(_MIN_UNITS_FOR_THOUGHTS, measure(thoughts)):
+        content = replace(last.content, thoughts=_cut_to_fit(thoughts, free_units, measure))
         return (*parts[:index], replace(last, content=content), *parts[index + 1 :])
     if not may_add_message:
         return tuple(parts)
-    content = MessageContent("", face, thoughts=_cut_to_fit(thoughts, max_units, units))
-    new_part = replace(last, part=last.part + 1, content=content)
-    return (*parts[: index + 1], new_part, *parts[index + 1 :])
+    content = MessageContent("", face, thoughts=_cut_to_fit(thoughts, max_units, measure))
+    thoughts_part = replace(last, part=last.part + 1, content=content)
+    return (*parts[: index + 1], thoughts_part, *parts[index + 1 :])
 
 
-def _cut_to_fit(text: str, max_units: int, units: Callable[[str], int]) -> str:
-    if units(text) <= max_units:
+def _cut_to_fit(text: str, max_units: int, measure: Callable[[str], int]) -> str:
+    if measure(text) <= max_units:
         return text
     max_units -= len(_ELLIPSIS)
-    start = text[:max_units]
-    while units(start) > max_units:
-        start = start[: -max(1, (units(start) - max_units) // 2)]
-    return start.rstrip() + _ELLIPSIS
+    fitting_start = text[:max_units]
+    while measure(fitting_start) > max_units:
+        fitting_start = fitting_start[: -max(1, (measure(fitting_start) - max_units) // 2)]
+    return fitting_start.rstrip() + _ELLIPSIS
 
 
 LongAnswer: TypeAlias = Literal["parts", "file", "thread"]
@@ -123,7 +123,7 @@ _WHOLE_ANSWER_HINT = translatable("📄 The whole answer is in this file.")
 _THREAD_TITLE = translatable("The rest of the answer")
 
 
-def supported_form(form: LongAnswer, limits: Limits) -> LongAnswer:
+def choose_supported_form(form: LongAnswer, limits: Limits) -> LongAnswer:
     """Return `form`, or "parts" if it is "thread" and the channel has no threads."""
     return "parts" if form == "thread" and not limits.has_threads else form
 
@@ -143,17 +143,17 @@ class PartDestinations:
         """Return an outgoing part with this content; `index` is its position, from 0."""
         if index == 0 or self.thread is None:
             return OutgoingPart(self.first_part + index, content)
-        number = FIRST_THREAD_PART + self.first_part * _MAX_PARTS_IN_THREAD + index - 1
-        return OutgoingPart(number, content, thread=self.thread)
+        part_number = FIRST_THREAD_PART + self.first_part * _MAX_PARTS_IN_THREAD + index - 1
+        return OutgoingPart(part_number, content, thread=self.thread)
 
 
 def choose_destinations(
-    form: LongAnswer, first_part: int, locale: str | None, part_name: Callable[[int], str]
+    form: LongAnswer, first_part: int, locale: str | None, make_part_name: Callable[[int], str]
 ) -> PartDestinations:
     """Return the destinations of an answer's parts, numbered from `first_part`."""
     if form == "thread":
         title = translate(_THREAD_TITLE, supported_language(locale))
-        return PartDestinations(first_part, AnswerThread(part_name(first_part), title))
+        return PartDestinations(first_part, AnswerThread(make_part_name(first_part), title))
     return PartDestinations(first_part, max_live_parts=1 if form == "file" else None)
 
 
@@ -162,7 +162,7 @@ def arrange_parts(
     text: str,
     form: LongAnswer,
     locale: str | None,
-    part_name: Callable[[int], str],
+    make_part_name: Callable[[int], str],
 ) -> tuple[OutgoingPart, ...]:
     """Return an answer's parts in the preset's form for long answers.
 
@@ -179,11 +179,11 @@ def arrange_parts(
         return first, OutgoingPart(
             FIRST_FILE_PART + first.part, caption, Attachment(_FILE_NAME, text)
         )
-    destinations = choose_destinations(form, first.part, locale, part_name)
+    destinations = choose_destinations(form, first.part, locale, make_part_name)
     return tuple(destinations.to_part(index, one.content) for index, one in enumerate(parts))
 
 
-def message_part_numbers(numbers: Iterable[int]) -> list[int]:
+def select_message_parts(numbers: Iterable[int]) -> list[int]:
     """Return only the part numbers of channel messages, not those of files and threads."""
     return [number for number in numbers if number < FIRST_FILE_PART]
 
@@ -207,10 +207,10 @@ _OR_SEPARATOR = translatable(" or ")
 
 def explain_unreadable_attachments(attachments: Sequence[MediaItem]) -> Text:
     """Return a sentence that says which attachments the bot cannot read and what to do instead."""
-    things = dict.fromkeys(_ATTACHMENT_ACTIONS[item.kind] for item in attachments)
+    actions = dict.fromkeys(_ATTACHMENT_ACTIONS[item.kind] for item in attachments)
     return translatable(
         "I can't {things} here. Please describe it in words instead.",
-        things=join_texts(things, _OR_SEPARATOR),
+        things=join_texts(actions, _OR_SEPARATOR),
     )
 
 
@@ -244,7 +244,7 @@ def explain_unread_files(files: Sequence[UnreadFile]) -> Text:
             sentences.append(text)
         elif file.why is not None:
             sentences.append(translatable("⚠ I could not read the file: {why}.", why=file.why))
-    unknown = [file.item for file in files if file.why is None]
+    other_items = [file.item for file in files if file.why is None]
     return join_texts(
-        [*sentences, explain_unreadable_attachments(unknown)] if unknown else sentences
+        [*sentences, explain_unreadable_attachments(other_items)] if other_items else sentences
     )

@@ -85,17 +85,17 @@ _QUOTE_PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)+")
 def find_open_marks(text: str) -> tuple[str, ...]:
     """Return the Markdown marks that a text's last paragraph leaves open, in order."""
     paragraph_starts = [match.end() for match in _PARAGRAPH_END.finditer(text)]
-    position, stack = paragraph_starts[-1] if paragraph_starts else 0, list[str]()
+    position, open_marks = paragraph_starts[-1] if paragraph_starts else 0, list[str]()
     while match := _MARK_TOKEN.search(text, position):
         position = match.end()
         if match[0].startswith("`"):
             end = _find_inline_code_end(text, match[0], position)
             if end is None:
-                return (*stack, match[0])
+                return (*open_marks, match[0])
             position = end
         elif not match[0].startswith("\\"):
-            _track_mark(match, text, stack)
-    return tuple(stack)
+            _track_mark(match, text, open_marks)
+    return tuple(open_marks)
 
 
 def close_open_markdown(part: str) -> str:
@@ -103,42 +103,42 @@ def close_open_markdown(part: str) -> str:
     fence = _find_open_fence(part)
     if fence is not None:
         return f"{part}\n{fence.closer}"
-    half_link = _HALF_LINK.search(part)
-    if half_link is not None:
-        part = part[: half_link.start()] + half_link["label"]
+    half_link_match = _HALF_LINK.search(part)
+    if half_link_match is not None:
+        part = part[: half_link_match.start()] + half_link_match["label"]
     trailing_marks = _TRAILING_MARKS.search(part)
-    marks = find_open_marks(part)
+    open_marks = find_open_marks(part)
     if trailing_marks is not None:
         text_before = part[: trailing_marks.start()]
         marks_before = find_open_marks(text_before)
-        if len(marks) >= len(marks_before):  # an incomplete mark, because it closes nothing
-            part, marks = text_before.rstrip(), marks_before
-    return part + "".join(reversed(marks))
+        if len(open_marks) >= len(marks_before):  # an incomplete mark, because it closes nothing
+            part, open_marks = text_before.rstrip(), marks_before
+    return part + "".join(reversed(open_marks))
 
 
 def find_quote_prefix(text: str, position: int) -> str:
     """Return the `> ` prefix of the line at a position, to repeat after a cut there."""
-    line = text.rfind("\n", 0, position) + 1
-    match = _QUOTE_PREFIX.match(text, line, position)
+    line_start = text.rfind("\n", 0, position) + 1
+    match = _QUOTE_PREFIX.match(text, line_start, position)
     return match[0].lstrip() if match else ""
 
 
-def _track_mark(match: re.Match[str], text: str, stack: list[str]) -> None:
-    before = text[match.start() - 1 : match.start()]
-    after = text[match.end() : match.end() + 1]
+def _track_mark(match: re.Match[str], text: str, open_marks: list[str]) -> None:
+    previous_char = text[match.start() - 1 : match.start()]
+    next_char = text[match.end() : match.end() + 1]
     marks = ["**", "*"] if match[0] == "***" else [match[0]]
-    closes = bool(before) and not before.isspace()
-    if closes and all(mark in stack for mark in marks):
-        del stack[min(stack.index(mark) for mark in marks) :]
+    can_close = bool(previous_char) and not previous_char.isspace()
+    if can_close and all(mark in open_marks for mark in marks):
+        del open_marks[min(open_marks.index(mark) for mark in marks) :]
         return
-    opens = bool(after) and not after.isspace()
-    is_within_word = before.isalnum() and after.isalnum()
-    if opens and not is_within_word:
-        stack += marks
+    can_open = bool(next_char) and not next_char.isspace()
+    is_within_word = previous_char.isalnum() and next_char.isalnum()
+    if can_open and not is_within_word:
+        open_marks += marks
 
 
-def _find_inline_code_end(text: str, run: str, position: int) -> int | None:
-    closing = re.compile(rf"(?<!`){run}(?!`)").search(text, position)
+def _find_inline_code_end(text: str, backticks: str, position: int) -> int | None:
+    closing = re.compile(rf"(?<!`){backticks}(?!`)").search(text, position)
     return closing.end() if closing else None
 
 
@@ -164,7 +164,7 @@ _CJK_WORD_END = re.compile(
 )
 # Inline code, links and emphasis must not be cut; the first two not even while they are
 # unfinished.
-_UNBREAKABLE = re.compile(
+_UNBREAKABLE_TEXT = re.compile(
     r"(`+)(?!`).*?(?<!`)\1(?!`)|`+[^`\n]*\Z"
     r"|\[[^\[\]\n]*(?:\]\([^()\s]*(?:\)|\Z)|\]?\Z)"
     r"|(\*\*|__|~~|\|\|)\S.*?\2"
@@ -203,8 +203,8 @@ class CutWindow:
         """Whether the text is longer than the message."""
         self.stop = self._window_end
         """The position after the first character that does not fit."""
-        half = bisect_left(self.offsets, (self.offsets[self.start] + self.max_offset) // 2)
-        self.min_cut = max(self.start + 1, half)
+        middle = bisect_left(self.offsets, (self.offsets[self.start] + self.max_offset) // 2)
+        self.min_cut = max(self.start + 1, middle)
         """The first position to cut at; earlier cuts waste more than half of the message."""
 
     def fence_at(self, position: int) -> Fence | None:
@@ -223,7 +223,7 @@ class CutWindow:
             self._end_quoted_block(line.start)
             fence = self._fences[-1][1]
             if fence is None:
-                self._reserve_closing(line)
+                self._reserve_closing_units(line)
             if self._stop is not None and self._stop <= line.end:
                 if self._may_be_fence(line, fence):
                     self._uncuttable_ranges.append((line.start, self._stop))
@@ -243,18 +243,18 @@ class CutWindow:
 
     def _find_stop(self) -> int | None:
         """Return the end of the shortest prefix that does not fit, or None if all fits."""
-        beyond = bisect_right(self.offsets, self.max_offset - self._reserved_units)
-        if beyond == len(self.offsets):
+        end_position = bisect_right(self.offsets, self.max_offset - self._reserved_units)
+        if end_position == len(self.offsets):
             return None
-        visible = _VISIBLE_CHARACTER.search(self.text, beyond - 1)
-        return visible.end() if visible else None
+        visible_match = _VISIBLE_CHARACTER.search(self.text, end_position - 1)
+        return visible_match.end() if visible_match else None
 
-    def _reserve_closing(self, line: FenceLine) -> None:
+    def _reserve_closing_units(self, line: FenceLine) -> None:
         """Reserve units to close the code block that this line possibly opens."""
-        margin = line.fence_start - line.start
-        max_length = min(line.fence_end - line.fence_start, self.max_fence_units - margin)
+        margin_chars = line.fence_start - line.start
+        max_length = min(line.fence_end - line.fence_start, self.max_fence_units - margin_chars)
         for length in range(3, max_length + 1):
-            self._reserved_units = max(self._reserved_units, 1 + margin + length)
+            self._reserved_units = max(self._reserved_units, 1 + margin_chars + length)
             if self.offsets[line.fence_start + length] + self._reserved_units > self.max_offset:
                 self._stop = line.fence_start + length
                 return
@@ -262,8 +262,8 @@ class CutWindow:
 
     def _open_block(self, line: FenceLine) -> None:
         fence = line.find_opened_fence(self.text)
-        too_long = self.offsets[line.end] - self.offsets[line.start] > self.max_fence_units
-        if fence is None or too_long:
+        is_too_long = self.offsets[line.end] - self.offsets[line.start] > self.max_fence_units
+        if fence is None or is_too_long:
             return
         if line.start < self.start:
             fence = replace(fence, margin=fence.margin.lstrip())
@@ -272,14 +272,14 @@ class CutWindow:
         self._uncuttable_ranges.append((line.start, content.start() if content else line.end))
         self.block_edges.add(line.start + line.indentation)
 
-    def _end_quoted_block(self, before: int) -> None:
+    def _end_quoted_block(self, end_position: int) -> None:
         """End a quoted code block where its quote ends, if the quote ends before a position."""
         begin, fence = self._fences[-1]
         if fence is None or ">" not in fence.margin:
             return
-        unquoted = _UNQUOTED_LINE.search(self.text, begin, before)
-        if unquoted is not None:
-            self._fences.append((unquoted.start(), None))
+        unquoted_match = _UNQUOTED_LINE.search(self.text, begin, end_position)
+        if unquoted_match is not None:
+            self._fences.append((unquoted_match.start(), None))
 
     def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
         """Return whether a line, once it is complete, may open or close a code block."""
@@ -303,11 +303,11 @@ class CutWindow:
     def _splits_grapheme(self, position: int) -> bool:
         if not self.start < position < self.stop:
             return False
-        around = self.text[position - 1 : position + 1]
-        if around.isascii():
-            return around == "\r\n"
-        if around[0].isascii():  # usually a space, which makes earlier text irrelevant
-            return len(grapheme_starts(around, 0, 2)) == 1
+        adjacent_chars = self.text[position - 1 : position + 1]
+        if adjacent_chars.isascii():
+            return adjacent_chars == "\r\n"
+        if adjacent_chars[0].isascii():  # usually a space, which makes earlier text irrelevant
+            return len(grapheme_starts(adjacent_chars, 0, 2)) == 1
         return position not in self._grapheme_starts
 
     @cached_property
@@ -316,13 +316,13 @@ class CutWindow:
 
     def looks_like_fence(self, position: int) -> bool:
         """Return whether a line starting at this position would look like a fence."""
-        run = self.text[position : min(position + 3, self.stop)]
-        return run in {"```", "~~~"}
+        line_start = self.text[position : min(position + 3, self.stop)]
+        return line_start in {"```", "~~~"}
 
     def splits_fence(self, position: int) -> bool:
         """Return whether a cut at this position would split a sequence of fence characters."""
-        character = self.text[position]
-        return character in "`~" and self.text[position - 1] == character
+        next_char = self.text[position]
+        return next_char in "`~" and self.text[position - 1] == next_char
 
 
 _WORD_BREAK, _SENTENCE_BREAK = 0, 1  # ranks of breaks within a line
@@ -337,19 +337,19 @@ def choose_cut_point(window: CutWindow) -> tuple[int, int]:
     """Return the best cut: the end of the message, and the start of the next one."""
     gaps = [gap.span() for gap in _WHITESPACE.finditer(window.text, window.min_cut, window.stop)]
     word_gaps = []
-    last_line: tuple[int, int] | None = None
+    last_line_cut: tuple[int, int] | None = None
     for end, next_start in reversed(gaps):
         newline = window.text.rfind("\n", end, next_start)
         if newline < 0:
             word_gaps.append((end, next_start))
             continue
         # Code keeps its indentation.
-        cut = (end, newline + 1) if window.fence_at(newline + 1) else (end, next_start)
-        if window.allows_cut(*cut):
-            if _is_between_paragraphs(window, *cut):
-                return cut
-            last_line = last_line or cut
-    return last_line or _choose_cut_within_line(window, word_gaps)
+        cut_point = (end, newline + 1) if window.fence_at(newline + 1) else (end, next_start)
+        if window.allows_cut(*cut_point):
+            if _is_between_paragraphs(window, *cut_point):
+                return cut_point
+            last_line_cut = last_line_cut or cut_point
+    return last_line_cut or _choose_cut_within_line(window, word_gaps)
 
 
 def _is_between_paragraphs(window: CutWindow, end: int, next_start: int) -> bool:
@@ -360,25 +360,25 @@ def _is_between_paragraphs(window: CutWindow, end: int, next_start: int) -> bool
 
 
 def _choose_cut_within_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    matches = _UNBREAKABLE.finditer(window.text, window.start, window.stop)
-    unbreakable = [one.span() for one in matches if one.end() > window.min_cut]
-    best = _find_last_gap(window, gaps, unbreakable)
+    matches = _UNBREAKABLE_TEXT.finditer(window.text, window.start, window.stop)
+    unbreakable_spans = [one.span() for one in matches if one.end() > window.min_cut]
+    best_break = _find_last_gap(window, gaps, unbreakable_spans)
     for pattern, rank in ((_CJK_SENTENCE_END, _SENTENCE_BREAK), (_CJK_WORD_END, _WORD_BREAK)):
-        position = _find_last_match(window, pattern, unbreakable)
+        position = _find_last_match(window, pattern, unbreakable_spans)
         if position is not None:
-            best = max(best or (rank, 0, 0), (rank, position, position))
-    return best[1:] if best else _cut_anywhere(window, unbreakable)
+            best_break = max(best_break or (rank, 0, 0), (rank, position, position))
+    return best_break[1:] if best_break else _cut_anywhere(window, unbreakable_spans)
 
 
 def _find_last_gap(
-    window: CutWindow, gaps: Sequence[tuple[int, int]], unbreakable: Sequence[tuple[int, int]]
+    window: CutWindow, gaps: Sequence[tuple[int, int]], unbreakable_spans: Sequence[tuple[int, int]]
 ) -> tuple[int, int, int] | None:
     """Return the last gap after a sentence or, if there is none, the last gap after a word."""
     last_word_gap: tuple[int, int, int] | None = None
     for end, next_start in gaps:
         if (
             window.looks_like_fence(next_start)
-            or _is_within_unbreakable(unbreakable, next_start)
+            or _is_within_unbreakable(unbreakable_spans, next_start)
             or not window.allows_cut(end, next_start)
         ):
             continue
@@ -393,26 +393,26 @@ def _ends_sentence(window: CutWindow, end: int, next_start: int) -> bool:
     return not window.fence_at(next_start) and bool(_SENTENCE_END.search(window.text, begin, end))
 
 
-def _is_within_unbreakable(unbreakable: Sequence[tuple[int, int]], position: int) -> bool:
-    index = bisect_left(unbreakable, (position, 0)) - 1
-    return index >= 0 and position < unbreakable[index][1]
+def _is_within_unbreakable(unbreakable_spans: Sequence[tuple[int, int]], position: int) -> bool:
+    index = bisect_left(unbreakable_spans, (position, 0)) - 1
+    return index >= 0 and position < unbreakable_spans[index][1]
 
 
 def _find_last_match(
-    window: CutWindow, pattern: re.Pattern[str], unbreakable: Sequence[tuple[int, int]]
+    window: CutWindow, pattern: re.Pattern[str], unbreakable_spans: Sequence[tuple[int, int]]
 ) -> int | None:
     """Return the end of the last match outside code where a cut is allowed, or None."""
-    last_end = None
+    last_match_end = None
     for match in pattern.finditer(window.text, window.min_cut, window.stop):
         position = match.end()
         if (
             position == window.stop
             or window.fence_at(position)
-            or _is_within_unbreakable(unbreakable, position)
+            or _is_within_unbreakable(unbreakable_spans, position)
         ):
             continue
-        last_end = position if window.allows_cut(position, position) else last_end
-    return last_end
+        last_match_end = position if window.allows_cut(position, position) else last_match_end
+    return last_match_end
 
 
 def _cut_anywhere(window: CutWindow, unbreakable: Sequence[tuple[int, int]]) -> tuple[int, int]:

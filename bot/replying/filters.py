@@ -127,18 +127,18 @@ _SENTENCE_ENDS = (". ", "! ", "? ", "。", "！", "？", "\n")
 
 _LOOP_TAIL_CHARS = 1500
 _MIN_SENTENCES_IN_LOOP = 5
-_SENTENCE = re.compile(r"[\n.!?。！？]+")
+_SENTENCE_BREAK = re.compile(r"[\n.!?。！？]+")
 _DIGITS = re.compile(r"\d+")
 
 
 def ends_in_loop(text: str) -> bool:
     """Return whether a cut-off answer ends in repeated sentences, which may differ in digits."""
-    tail = _DIGITS.sub("", text[-_LOOP_TAIL_CHARS:].casefold())
-    sentences = [one.strip() for one in _SENTENCE.split(tail)][1:]
-    counts = Counter(one for one in sentences if one)
-    if sum(counts.values()) < _MIN_SENTENCES_IN_LOOP:
+    normalized_tail = _DIGITS.sub("", text[-_LOOP_TAIL_CHARS:].casefold())
+    sentences = [one.strip() for one in _SENTENCE_BREAK.split(normalized_tail)][1:]
+    sentence_counts = Counter(one for one in sentences if one)
+    if sum(sentence_counts.values()) < _MIN_SENTENCES_IN_LOOP:
         return False
-    return len(counts) <= sum(counts.values()) // 2
+    return len(sentence_counts) <= sum(sentence_counts.values()) // 2
 
 
 class RepetitionDetector:
@@ -164,15 +164,15 @@ class RepetitionDetector:
         """Return the answer with the repeated text only once, cut at a sentence or word."""
         if not self.has_repetition:
             return text
-        begin = self._repetition_start
-        text_once = text[: begin + self._unit_chars]
+        repetition_start = self._repetition_start
+        text_once = text[: repetition_start + self._unit_chars]
         if text_once.rstrip().endswith((".", "!", "?", "。", "！", "？")):
             return text_once
         marks = [mark for mark in _SENTENCE_ENDS if mark in text_once]
-        sentence_ends = (text_once.rfind(mark, begin) + len(mark) for mark in marks)
-        sentence_end = max((end for end in sentence_ends if end > begin), default=0)
-        word_end = text_once.rfind(" ", begin) + 1
-        end = sentence_end or (word_end if word_end > begin else len(text_once))
+        sentence_ends = (text_once.rfind(mark, repetition_start) + len(mark) for mark in marks)
+        sentence_end = max((end for end in sentence_ends if end > repetition_start), default=0)
+        word_end = text_once.rfind(" ", repetition_start) + 1
+        end = sentence_end or (word_end if word_end > repetition_start else len(text_once))
         return text_once[:end].rstrip()
 
     def _detect_repetition(self) -> None:
@@ -190,12 +190,12 @@ class RepetitionDetector:
             position = tail.rfind(probe, 0, end)
             if position < 0:
                 return
-            unit = tail[position + _PROBE_CHARS :]
-            if self._is_repeated(unit):
-                self.has_repetition, self._unit_chars = True, len(unit)
+            repeated_unit = tail[position + _PROBE_CHARS :]
+            if self._is_repeated(repeated_unit):
+                self.has_repetition, self._unit_chars = True, len(repeated_unit)
                 begin = len(tail)
-                while unit == tail[max(0, begin - len(unit)) : begin]:
-                    begin -= len(unit)
+                while repeated_unit == tail[max(0, begin - len(repeated_unit)) : begin]:
+                    begin -= len(repeated_unit)
                 self._repetition_start = self._chars - len(tail) + begin
                 return
             end = position + _PROBE_CHARS - 1
@@ -204,12 +204,12 @@ class RepetitionDetector:
         """Return whether the answer ends with enough repetitions of `unit` to be a loop."""
         is_in_code = self._fence_count % 2 == 1
         if any(char.isalpha() for char in unit):
-            repeats = next(count for length, count in _REPEATS_BY_LENGTH if len(unit) >= length)
+            min_repeats = next(count for length, count in _REPEATS_BY_LENGTH if len(unit) >= length)
             factor = _CODE_LOOP_FACTOR if is_in_code else 1
-            needed_chars = max(_MIN_LOOP_CHARS, repeats * len(unit)) * factor
+            min_loop_chars = max(_MIN_LOOP_CHARS, min_repeats * len(unit)) * factor
         else:
-            needed_chars = max(_MIN_CHARS_WITHOUT_LETTERS, _MIN_REPEATS * len(unit))
-        if needed_chars > len(self._tail):
+            min_loop_chars = max(_MIN_CHARS_WITHOUT_LETTERS, _MIN_REPEATS * len(unit))
+        if min_loop_chars > len(self._tail):
             return False
-        loop = unit * (needed_chars // len(unit) + 1)
-        return self._tail[-needed_chars:] == loop[-needed_chars:]
+        loop = unit * (min_loop_chars // len(unit) + 1)
+        return self._tail[-min_loop_chars:] == loop[-min_loop_chars:]

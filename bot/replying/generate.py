@@ -87,12 +87,12 @@ class VisibleTokenLimit:
 @contextmanager
 def log_failed_steps(composed_seconds: float, prompt_tokens: int, clock: Clock) -> Iterator[None]:
     """Log the duration of each step so far if the block fails with `BackendError`."""
-    asked_at = clock.monotonic()
+    requested_at = clock.monotonic()
     try:
         yield
     except BackendError:
         _log.info("prompt_composed", tokens=prompt_tokens, seconds=round(composed_seconds, 3))
-        _log.info("prefill", seconds=round(clock.monotonic() - asked_at, 3))
+        _log.info("prefill", seconds=round(clock.monotonic() - requested_at, 3))
         raise
 
 
@@ -126,9 +126,9 @@ async def generate_answer(
     stop = stop or StopFlag()
     if check is not None:
         show, replace_shown = check.wrap_show_callbacks(show, replace_shown)
-    show_callbacks = (show, stop.count_text)
+    text_callbacks = (show, stop.count_text)
     answer = _AnswerBuilder(
-        prompt, show_callbacks, replace_shown, show_wait, clock, limit, provider, check
+        prompt, text_callbacks, replace_shown, show_wait, clock, limit, provider, check
     )
     try:
         if not stop.is_requested:
@@ -208,11 +208,11 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
 
 def describe_ending(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> Text | None:
     """Return a note that says why an answer is incomplete and which tools it used, or None."""
-    mark = _END_MARKS.get(reason)
+    end_mark = _END_MARKS.get(reason)
     hidden_names = {UNKNOWN_TOOL_NAME, REACT_TOOL}  # a reaction is visible by itself
     names = ", ".join(dict.fromkeys(one.name for one in calls if one.name not in hidden_names))
     tools = translatable("🔧 tools used: {tools}", tools=names) if names else None
-    marks = [one for one in (mark, tools) if one]
+    marks = [one for one in (end_mark, tools) if one]
     return join_texts(["", *marks], "\n\n") if marks else None
 
 
@@ -344,11 +344,11 @@ class _AnswerBuilder:
     @contextmanager
     def trace_request(self, prompt: Prompt) -> Iterator[None]:
         """Record the request in the block as a tracing span of the message."""
-        started_at, error = self.clock.now(), None
+        started_at, error_name = self.clock.now(), None
         try:
             yield
         except BackendError as exception:
-            error = type(exception).__name__
+            error_name = type(exception).__name__
             raise
         finally:
             usage = self.finish.usage
@@ -361,8 +361,8 @@ class _AnswerBuilder:
                 "gen_ai.usage.output_tokens": usage.output_tokens,
             }
             name, ended_at = f"chat {prompt.model}", self.clock.now()
-            span = {"attributes": attributes, "error": error, "is_remote_call": True}
-            record_span(name, None, started_at, ended_at, **span)
+            span_options = {"attributes": attributes, "error": error_name, "is_remote_call": True}
+            record_span(name, None, started_at, ended_at, **span_options)
 
     def _begin_filters(self) -> None:
         self._echo_filter = EchoFilter(self.prompt.answers_as, self.prompt.speakers)
@@ -386,15 +386,15 @@ class _AnswerBuilder:
     def build(self, *, was_interrupted: bool, was_cancelled: bool) -> GeneratedAnswer:
         if self._start_filter is not None and not was_interrupted:
             self._feed(self._start_filter.finish())
-        rest = self._output_filter.feed(self._echo_filter.finish())
-        self._show(self._token_filter.feed(rest + self._output_filter.finish()))
+        held_text = self._output_filter.feed(self._echo_filter.finish())
+        self._show(self._token_filter.feed(held_text + self._output_filter.finish()))
         self._show(self._token_filter.finish())
         text = self._text_repetition.remove_repetition("".join(self._chunks)).strip()
         reason = None if was_interrupted else self.finish.reason
         if self._is_too_long:
             reason = FinishReason.LENGTH
-        is_loop = reason is FinishReason.LENGTH and ends_in_loop(text)
-        if self._is_repeating or is_loop:
+        ends_with_loop = reason is FinishReason.LENGTH and ends_in_loop(text)
+        if self._is_repeating or ends_with_loop:
             reason = FinishReason.REPETITION
         return GeneratedAnswer(
             text=text,

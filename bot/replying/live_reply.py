@@ -26,7 +26,7 @@ from bot.texts.text import Text, supported_language, translatable, translate
 
 _log = structlog.get_logger(__name__)
 _MAX_FAILURES_IN_A_ROW = 3
-_ALL_IN_CHANNEL = PartDestinations()
+_CHANNEL_DESTINATIONS = PartDestinations()
 _SLOW_START_NOTICE = translatable("⏳ The model is still loading or thinking …")
 
 
@@ -40,7 +40,7 @@ class LiveReply:
     """Queues a part's message to be sent for the first time."""
     wait_until_sent: Callable[[int], Awaitable[str]]
     clock: Clock
-    destinations: PartDestinations = _ALL_IN_CHANNEL
+    destinations: PartDestinations = _CHANNEL_DESTINATIONS
     on_first_text: Callable[[], None] | None = None
     language: str = "en"
     """The language of notices."""
@@ -71,7 +71,7 @@ class LiveReply:
         self._cancel_start: Callable[[], None] | None = None
 
     @property
-    def opened_parts(self) -> Sequence[int]:
+    def started_parts(self) -> Sequence[int]:
         """The numbers of the parts whose messages were queued."""
         return [one.part for _, one in self._openings]
 
@@ -119,7 +119,7 @@ class LiveReply:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        trace: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         if self._cancel_start is not None:
             self._cancel_start()
@@ -147,8 +147,8 @@ class LiveReply:
             if self._cancel_start is not None:
                 self._cancel_start()
             self._starts_at = self._buffer.due_at
-            wait = self._buffer.seconds_until_due(self.clock.monotonic())
-            self._cancel_start = self.clock.call_later(wait, self._start_updates)
+            wait_seconds = self._buffer.seconds_until_due(self.clock.monotonic())
+            self._cancel_start = self.clock.call_later(wait_seconds, self._start_updates)
 
     def _start_updates(self) -> None:
         self._change_event.set()
@@ -157,12 +157,12 @@ class LiveReply:
         )
 
     async def _update_until_cancelled(self) -> None:
-        failures = 0
-        while failures < _MAX_FAILURES_IN_A_ROW:
+        failure_count = 0
+        while failure_count < _MAX_FAILURES_IN_A_ROW:
             await self._change_event.wait()
-            wait = self._buffer.seconds_until_due(self.clock.monotonic())
-            if wait > 0:
-                await self.clock.sleep(wait)
+            wait_seconds = self._buffer.seconds_until_due(self.clock.monotonic())
+            if wait_seconds > 0:
+                await self.clock.sleep(wait_seconds)
                 continue
             try:
                 await self._update_parts()
@@ -171,11 +171,11 @@ class LiveReply:
             except (PlatformError, StoreError) as error:
                 if isinstance(error, AnswerRefused) and not self._message_ids:
                     raise  # no part of the answer can ever be shown
-                failures += 1
+                failure_count += 1
                 _log.warning("live_edit_failed", lane=self.address.lane, reason=str(error))
                 self._slow_down()
             else:
-                failures = 0
+                failure_count = 0
                 self._buffer.recover()
         _log.warning("live_edits_stopped", lane=self.address.lane)
 
@@ -309,8 +309,8 @@ class StreamBuffer:
             return math.inf
         if self._is_shown:
             return self._next_update_at
-        is_short = self._chars < _FIRST_MESSAGE_CHARS
-        delay = _SECONDS_BEFORE_SHORT_MESSAGE if is_short else _SECONDS_BEFORE_FIRST_MESSAGE
+        is_short_text = self._chars < _FIRST_MESSAGE_CHARS
+        delay = _SECONDS_BEFORE_SHORT_MESSAGE if is_short_text else _SECONDS_BEFORE_FIRST_MESSAGE
         delay = min(delay, self._limits.seconds_between_edits)
         return max(self._next_update_at, self._first_fed_at + delay)
 
@@ -333,8 +333,8 @@ class StreamBuffer:
 
     def _close_open_marks(self, part: str) -> str:
         closed_part = close_open_markdown(part)
-        is_whole = split(closed_part, self._limits) == [closed_part]
-        return closed_part if is_whole else part
+        is_single_part = split(closed_part, self._limits) == [closed_part]
+        return closed_part if is_single_part else part
 
     def restart_pause(self, now: float) -> None:
         """Restart the pause after a message was sent, which may have waited in the queue."""
@@ -432,23 +432,23 @@ class LiveReplies:
         """Show an answer live until the block ends; complete an `earlier` answer first."""
         address, locale = message.incoming.address, message.incoming.locale
         surface = self.surfaces[address.source]
-        part = message.part_name(destinations.first_part)
+        part_name = message.part_name(destinations.first_part)
         actions = [ButtonAction.STOP] if can_stop and self.limits(address).has_buttons else []
-        buttons = action_buttons(part, locale, *actions)
-        typing = TypingIndicator(surface, address, self.clock)
+        buttons = action_buttons(part_name, locale, *actions)
+        typing_indicator = TypingIndicator(surface, address, self.clock)
 
-        async def open_part(part: OutgoingPart) -> OpenedPart:
-            opened_part = await self.conversations.open(claim, message, part)
+        async def open_part(part_name: OutgoingPart) -> OpenedPart:
+            opened_part = await self.conversations.open(claim, message, part_name)
             self.deliver(address, opened_part.row)
             return opened_part
 
         async def wait_until_sent(row_id: int) -> str:
             message_id = await self.delivery.wait_until_sent(row_id)
-            typing.stop()
+            typing_indicator.stop()
             return message_id
 
         async with (
-            typing,
+            typing_indicator,
             LiveReply(
                 surface,
                 address,
@@ -456,7 +456,7 @@ class LiveReplies:
                 wait_until_sent,
                 self.clock,
                 destinations,
-                typing.stop,
+                typing_indicator.stop,
                 supported_language(locale),
                 buttons,
                 earlier,
@@ -502,14 +502,14 @@ class TypingIndicator:
     async def _repeat(self) -> None:
         """Send the indicator repeatedly until cancelled, even if the platform rejects it."""
         while True:
-            pause = self._repeat_seconds
+            pause_seconds = self._repeat_seconds
             try:
                 await self.surface.typing(self.address)
             except RateLimited as error:
-                pause = max(pause, error.retry_after_seconds)
+                pause_seconds = max(pause_seconds, error.retry_after_seconds)
             except PlatformError as error:
                 _log.debug("typing_not_shown", lane=self.address.lane, reason=str(error))
-            await self.clock.sleep(pause)
+            await self.clock.sleep(pause_seconds)
 
 
 def final_parts(

@@ -62,12 +62,12 @@ def find_open_table_head(text: str, previous_head: str) -> str:
 
 def continues_with_row(text: str, end: int, position: int) -> bool:
     """Return whether the message after a cut from `end` to `position` starts with a table row."""
-    between = text[end:position]
-    is_new_line = "\n" in between and not _BLANK_LINE.search(between)
+    text_between = text[end:position]
+    is_new_line = "\n" in text_between and not _BLANK_LINE.search(text_between)
     return is_new_line and _TABLE_ROW.match(text, position) is not None
 
 
-_MARKS = re.compile(r"`+|\*\*|\*|__|~~|\|\|")
+_MARK = re.compile(r"`+|\*\*|\*|__|~~|\|\|")
 _MAX_MARK_UNITS = 8
 """The units of a message that are reserved for closing marks."""
 _MIN_UNITS_WITH_MARKS = 200
@@ -114,13 +114,13 @@ def split(text: str, limits: Limits) -> list[str]:
 def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
     """Yield a part or, if its rendered text is too long for one message, smaller parts."""
     rendered_text = limits.render(part) if limits.render else part
-    smaller = max_units // 2
-    if smaller < 1 or limits.measure(rendered_text) <= limits.max_units:
+    smaller_max_units = max_units // 2
+    if smaller_max_units < 1 or limits.measure(rendered_text) <= limits.max_units:
         yield part
         return
-    plain_limits = replace(limits, max_units=smaller, hides_markup=False)
+    plain_limits = replace(limits, max_units=smaller_max_units, hides_markup=False)
     for span in find_part_spans(part, plain_limits):
-        yield from _split_rendered(span.extract(part), limits, smaller)
+        yield from _split_rendered(span.extract(part), limits, smaller_max_units)
 
 
 def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
@@ -142,16 +142,16 @@ def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
         end, position = choose_cut_point(window) if window.is_full else (len(text), len(text))
         fence = window.fence_at(position)
         content = text[start:end].rstrip()
-        marks, reopened_marks = "", ""
+        open_marks, reopened_marks = "", ""
         if window.is_full and fence is None and _reopens_marks(limits):
-            prose = max(window.find_prose_start(position), start)
-            marks, reopened_marks = _find_reopened_marks(text, prose, end, position)
-            table = find_open_table_head(text[prose:end], table if prose == start else "")
+            prose_at = max(window.find_prose_start(position), start)
+            open_marks, reopened_marks = _find_reopened_marks(text, prose_at, end, position)
+            table = find_open_table_head(text[prose_at:end], table if prose_at == start else "")
             is_short = limits.measure(table) <= limits.max_units // 4
             if table and is_short and continues_with_row(text, end, position):
-                marks, reopened_marks = "", table
+                open_marks, reopened_marks = "", table
         if is_visible(content):
-            closer = "".join(reversed(_MARKS.findall(marks)))
+            closer = "".join(reversed(_MARK.findall(open_marks)))
             if fence is not None and limits.closes_code_blocks:
                 closer = f"\n{fence.closer}"
             yield PartSpan(start, start + len(content), opener, closer)
@@ -168,8 +168,8 @@ def _find_cut_window(
 ) -> CutWindow:
     """Return the `CutWindow` of the next message, with space for closing marks if necessary."""
     window = CutWindow(text, offsets, position, start, fence, max_units, limits.max_units // 4)
-    has_marks = window.is_full and _MARKS.search(text, start, window.stop)
-    if not has_marks or not _reopens_marks(limits):
+    first_mark = window.is_full and _MARK.search(text, start, window.stop)
+    if not first_mark or not _reopens_marks(limits):
         return window
     return replace(window, max_units=max_units - _MAX_MARK_UNITS)
 
@@ -195,20 +195,20 @@ def _skip_closing_fence(text: str, position: int, fence: Fence | None) -> tuple[
     """Skip a closing fence at the start, because the previous message closed the block."""
     if fence is None:
         return position, None
-    blank = _BLANK_LINES.match(text, position)
-    position = blank.end() if blank else position
+    blank_lines = _BLANK_LINES.match(text, position)
+    position = blank_lines.end() if blank_lines else position
     line_end = text.find("\n", position) + 1 or len(text)
-    closing = next(find_fence_lines(text, position, line_end), None)
-    if closing is None or not closing.closes(fence, text):
+    closing_fence = next(find_fence_lines(text, position, line_end), None)
+    if closing_fence is None or not closing_fence.closes(fence, text):
         return position, fence
     return line_end, None
 
 
 def _find_content_start(text: str, position: int, fence: Fence | None) -> int:
-    visible = _VISIBLE_CHARACTER.search(text, position)
-    if visible is None:
+    visible_match = _VISIBLE_CHARACTER.search(text, position)
+    if visible_match is None:
         return len(text)
-    return visible.start() if fence is None else position  # code keeps its indentation
+    return visible_match.start() if fence is None else position  # code keeps its indentation
 
 
 def _fits(text: str, limits: Limits) -> bool:

@@ -32,7 +32,7 @@ from bot.storage.operation import SqlMessageNotes
 from bot.texts.text import StoredPattern, Text, join_texts, marked, to_translatable, translatable
 from bot.value_class import value_class
 
-_REMEMBER = re.compile(
+_REMEMBER_REQUEST = re.compile(
     r"(?:please )?remember (?:this|that)[.!]?|请?记住(?:这个|这句话?|这条|这件事)?[。！!]?",
     re.IGNORECASE,
 )
@@ -75,36 +75,36 @@ Decision: TypeAlias = Command | Answer | Observe | Unreadable | Ignore
 
 def decide(
     incoming: IncomingMessage,
-    active: ActiveCharacters,
-    recent: Sequence[Turn],
+    active_characters: ActiveCharacters,
+    recent_turns: Sequence[Turn],
     *,
     dice: Dice,
     now: datetime,
 ) -> Decision:
     """Decide how to handle a message.
 
-    `recent` are the preceding turns, oldest first; only used if several characters are active.
+    `recent_turns` precede it, oldest first; they are only used if several characters are active.
     """
     if incoming.author_is_bot:
         return Ignore()
     if incoming.is_withheld:
         return Ignore() if incoming.wake is None or incoming.is_late else Unreadable(())
     if incoming.is_late:
-        return _decide_on_late_message(incoming, active)
+        return _decide_on_late_message(incoming, active_characters)
     if not (incoming.text.strip() or has_readable_file(incoming)):
         if incoming.wake is None:
-            is_kept = incoming.attachments and active.any_reads_all_messages
+            is_kept = incoming.attachments and active_characters.any_reads_all_messages
             return Observe() if is_kept else Ignore()
         return Unreadable(incoming.attachments) if incoming.attachments else Ignore()
-    presets = active.presets
+    presets = active_characters.presets
     command = _parse_addressed_command(incoming, presets)
     if command is not None:
         return command
-    candidates = select_speakers(presets, incoming, recent, dice=dice, now=now)
-    speakers = active.pick([one.preset for one in candidates if one.chosen])
+    candidates = select_speakers(presets, incoming, recent_turns, dice=dice, now=now)
+    speakers = active_characters.pick([one.preset for one in candidates if one.chosen])
     if speakers:
         return Answer(speakers, candidates)
-    return Observe(candidates) if active.any_reads_all_messages else Ignore(candidates)
+    return Observe(candidates) if active_characters.any_reads_all_messages else Ignore(candidates)
 
 
 def _decide_on_late_message(incoming: IncomingMessage, active: ActiveCharacters) -> Decision:
@@ -112,8 +112,8 @@ def _decide_on_late_message(incoming: IncomingMessage, active: ActiveCharacters)
     command = _parse_addressed_command(incoming, active.presets)
     if command is not None:
         return command if command.name == "forget" else Ignore()
-    is_kept = incoming.wake is not None or active.any_reads_all_messages
-    return Observe() if is_kept and text_with_attachments(incoming).strip() else Ignore()
+    is_observed = incoming.wake is not None or active.any_reads_all_messages
+    return Observe() if is_observed and text_with_attachments(incoming).strip() else Ignore()
 
 
 def _parse_addressed_command(
@@ -122,7 +122,7 @@ def _parse_addressed_command(
     has_form = any(preset.prompter for preset in presets)
     if incoming.wake is None or (has_form and is_ask_command(incoming.text)):
         return None
-    if incoming.quote is not None and _REMEMBER.fullmatch(incoming.text.strip()):
+    if incoming.quote is not None and _REMEMBER_REQUEST.fullmatch(incoming.text.strip()):
         return Command("memory", "add")
     return parse_command(incoming.text)
 
@@ -144,15 +144,15 @@ class Access:
     """The scope that contains the rule."""
 
 
-def decide_access(targets: Collection[str], levels: Mapping[str, Mapping[str, str]]) -> Access:
+def decide_access(targets: Collection[str], scope_rules: Mapping[str, Mapping[str, str]]) -> Access:
     """Decide access by the narrowest scope that names one of these targets or allows only others.
 
     Args:
         targets: The author, roles and channels of a message, in the form "person telegram:77".
-        levels: For each scope, narrowest first, "allow" or "block" by target. Within a scope,
+        scope_rules: For each scope, narrowest first, "allow" or "block" by target. Within a scope,
             blocks take precedence; if it allows any target, all others are blocked.
     """
-    for scope, rules in levels.items():
+    for scope, rules in scope_rules.items():
         for value in ("block", "allow"):
             if matches := sorted(one for one in targets if rules.get(one) == value):
                 return Access(value == "allow", f"{value} {matches[0]}", scope)
@@ -190,9 +190,9 @@ class AccessRules:
         """Return the access rules of these scopes and the installation, by scope."""
         settings = await self.chat_settings.get_scopes([*scopes, INSTALLATION])
         all_scopes = (*scopes, INSTALLATION)
-        levels = {one: select_access_rules(settings.get(one, {})) for one in all_scopes}
-        levels[INSTALLATION] |= self.fixed_rules
-        return levels
+        scope_rules = {one: select_access_rules(settings.get(one, {})) for one in all_scopes}
+        scope_rules[INSTALLATION] |= self.fixed_rules
+        return scope_rules
 
     async def is_off(self, scopes: Sequence[str]) -> bool:
         """Return whether `/access off` applies to a chat."""
@@ -203,27 +203,27 @@ class AccessRules:
         if event.address.platform in self.local_platforms:
             return Access()
         # Everybody is an admin of their private chat, so private chats have no rules.
-        levels = await self.load(() if event.is_private else event.scopes)
-        if not any(levels.values()):
+        scope_rules = await self.load(() if event.is_private else event.scopes)
+        if not any(scope_rules.values()):
             return Access()
-        off_scope = next((scope for scope, rules in levels.items() if "off" in rules), None)
+        off_scope = next((scope for scope, rules in scope_rules.items() if "off" in rules), None)
         if off_scope is not None and not ignores_off:
             return Access(False, "off", off_scope)
-        person = event.author.id
-        if person in self.operators:
+        person_id = event.author.id
+        if person_id in self.operators:
             return Access()
-        channels = (f"channel {one}" for one in event.scopes)
-        targets = {f"person {person}", *channels}
-        roles = await self._find_author_roles(event, levels)
-        decisions = [decide_access(targets | (roles or set()), levels)]
+        channel_targets = (f"channel {one}" for one in event.scopes)
+        targets = {f"person {person_id}", *channel_targets}
+        roles = await self._find_author_roles(event, scope_rules)
+        decisions = [decide_access(targets | (roles or set()), scope_rules)]
         if roles is None:  # apply the strictest decision that any role could lead to
-            keys = {key for rules in levels.values() for key in rules if key.startswith("role ")}
-            decisions += [decide_access({*targets, key}, levels) for key in sorted(keys)]
+            keys = {key for each in scope_rules.values() for key in each if key.startswith("role ")}
+            decisions += [decide_access({*targets, key}, scope_rules) for key in sorted(keys)]
         # Pairing replaces other refusals in a private chat, but no block.
         access = min(decisions, key=lambda one: (one.is_allowed, not one.rule.startswith("block ")))
         if event.is_private and not access.rule.startswith(("allow ", "block ")):
-            rules = levels[INSTALLATION]
-            if f"paired person {person}" in rules:
+            rules = scope_rules[INSTALLATION]
+            if f"paired person {person_id}" in rules:
                 return Access(True, "paired", INSTALLATION)
             if (dm := rules.get("dm", "open")) != "open":
                 return Access(False, f"dm {dm}", INSTALLATION)
@@ -232,11 +232,13 @@ class AccessRules:
     async def may_run_admin_command(self, message: IncomingMessage, name: str) -> bool:
         """Return whether a rule lets the author run an admin command, such as "preset use"."""
         permissions = [f"command {name}", f"command {name.partition(' ')[0]}"]
-        levels = await self.load(() if message.is_private else message.scopes)
-        roles = await self._find_author_roles(message, levels) or ()
+        scope_rules = await self.load(() if message.is_private else message.scopes)
+        roles = await self._find_author_roles(message, scope_rules) or ()
         targets = {f"person {message.author.id}", *roles}
         return any(
-            targets & _find_holders(rules, one) for rules in levels.values() for one in permissions
+            targets & _find_holders(each, one)
+            for each in scope_rules.values()
+            for one in permissions
         )
 
     async def may_use(self, message: IncomingMessage, permission: str) -> bool:
@@ -248,21 +250,23 @@ class AccessRules:
         people = set(message.charged_person_ids)
         if message.address.platform in self.local_platforms or people <= set(self.operators):
             return True
-        levels = await self.load(() if message.is_private else message.scopes)
-        groups = (_find_holders(rules, permission) for rules in levels.values())
-        holders = next(filter(None, groups), None)
-        if holders is None or holders & (await self._find_author_roles(message, levels) or set()):
+        scope_rules = await self.load(() if message.is_private else message.scopes)
+        holders_by_scope = (_find_holders(rules, permission) for rules in scope_rules.values())
+        holders = next(filter(None, holders_by_scope), None)
+        if holders is None or holders & (
+            await self._find_author_roles(message, scope_rules) or set()
+        ):
             return True
         return {f"person {one}" for one in people} <= holders
 
     async def _find_author_roles(
-        self, event: Request, levels: Mapping[str, Mapping[str, str]]
+        self, event: Request, scope_rules: Mapping[str, Mapping[str, str]]
     ) -> set[str] | None:
         """Return the author's roles, or None if unknown; ask for them only if rules name roles."""
         roles = event.author_roles
         if roles is None:
-            names_roles = any(" role " in f" {one}" for rules in levels.values() for one in rules)
-            roles = await self.read_author_roles(event) if names_roles else ()
+            has_roles = any(" role " in f" {one}" for each in scope_rules.values() for one in each)
+            roles = await self.read_author_roles(event) if has_roles else ()
         return None if roles is None else {f"role {one}" for one in roles}
 
     async def find_refusal(self, event: Request) -> Access | None:
@@ -289,9 +293,9 @@ class AccessRules:
             return False
         scope, rule = f"{message.author.id}@{access.scope}", f"{access.rule} {code}".strip() + "\n"
         settings, note = await self.chat_settings.get_scopes([scope]), rule + message.external_key
-        previous_note = settings.get(scope, {}).get(LAST_REFUSAL_KEY, "")
-        if previous_note.startswith(rule):
-            return previous_note == note  # the same message after a crash
+        last_note = settings.get(scope, {}).get(LAST_REFUSAL_KEY, "")
+        if last_note.startswith(rule):
+            return last_note == note  # the same message after a crash
         await self.chat_settings.set(scope, LAST_REFUSAL_KEY, note, message.author.id)
         return True
 
@@ -344,8 +348,8 @@ class _LoggedDecision:
         outcome = to_translatable(self.outcome)
         if not self.name:
             return outcome
-        reasons = join_texts(map(_describe_candidate, self.candidates), "; ")
-        values = {"text": self.begin, "outcome": join_texts([outcome, reasons], ": ")}
+        candidate_reasons = join_texts(map(_describe_candidate, self.candidates), "; ")
+        values = {"text": self.begin, "outcome": join_texts([outcome, candidate_reasons], ": ")}
         return translatable("{name}: “{text}” – {outcome}", name=self.name, **values)
 
 
@@ -385,17 +389,17 @@ class DecisionLog:
                 outcome = _IGNORED_TEXT
             case _:
                 return
-        begin, name = first_chars(message.text, _MAX_LOGGED_CHARS), message.author.name
+        begin, name = cut_to_first_chars(message.text, _MAX_LOGGED_CHARS), message.author.name
         entry = _LoggedDecision(outcome, name, begin, decision.candidates)
         self._add(message.address.channel, entry, message.author.id)
 
-    def log_refusal(self, message: IncomingMessage, access: Access) -> None:
+    def record_refusal(self, message: IncomingMessage, access: Access) -> None:
         """Log the rule that refused a message, without the message's text."""
-        names = {"name": message.author.name, "rule": access.rule, "scope": access.scope}
-        outcome = _REFUSAL_TEXT.with_values(**names)
+        text_values = {"name": message.author.name, "rule": access.rule, "scope": access.scope}
+        outcome = _REFUSAL_TEXT.with_values(**text_values)
         self._add(message.address.channel, _LoggedDecision(outcome), message.author.id)
 
-    def log_substitute_models(
+    def record_substitute_models(
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
     ) -> None:
         """Log which answers came from a model other than the preset's own."""
@@ -404,22 +408,22 @@ class DecisionLog:
             expected_model = own_models.get(receipt.preset)
             used_model = (receipt.provider, receipt.prompt.model)
             if expected_model is not None and used_model != expected_model:
-                names = {"used": "/".join(used_model), "expected": "/".join(expected_model)}
-                outcome = _SUBSTITUTE_TEXT.with_values(name=display_name(receipt.preset), **names)
+                models = {"used": "/".join(used_model), "expected": "/".join(expected_model)}
+                outcome = _SUBSTITUTE_TEXT.with_values(name=display_name(receipt.preset), **models)
                 self._add(channel, _LoggedDecision(outcome))
 
     async def describe_recent(self, channel: str) -> tuple[Text, ...]:
         """Return a line for each recent decision, oldest first; raises `StoreError`."""
         await self._store()
-        lines = []
-        for note in await self.notes.newest_with_key(_log_key(channel), _MAX_LOGGED_MESSAGES):
+        descriptions = []
+        for note in await self.notes.newest_with_key(_build_log_key(channel), _MAX_LOGGED_MESSAGES):
             with contextlib.suppress(msgspec.DecodeError):  # written by another version of Troupe
-                lines.append(_decode(note).describe())
-        return tuple(lines)
+                descriptions.append(_decode(note).describe())
+        return tuple(descriptions)
 
     async def forget(self, channel: str, person_id: str | None = None) -> None:
         """Delete a channel's decisions, or only those about a person; raises `StoreError`."""
-        key = _log_key(channel)
+        key = _build_log_key(channel)
         self._new_notes = [
             one for one in self._new_notes if one.key != key or person_id not in {None, one.person}
         ]
@@ -427,7 +431,7 @@ class DecisionLog:
 
     def _add(self, channel: str, decision: _LoggedDecision, person_id: str | None = None) -> None:
         if len(self._new_notes) < _MAX_PENDING_NOTES:
-            note = MessageNote(_log_key(channel), _encode(decision).decode(), person_id)
+            note = MessageNote(_build_log_key(channel), _encode(decision).decode(), person_id)
             self._new_notes.append(note)
             self._has_pending.set()
 
@@ -442,7 +446,7 @@ class DecisionLog:
             _log.warning("decisions_not_stored", reason=str(error))
 
 
-def _log_key(channel: str) -> str:
+def _build_log_key(channel: str) -> str:
     return f"why:{channel}"
 
 
@@ -461,7 +465,7 @@ def _describe_candidate(one: SpeakerCandidate) -> Text:
     )
 
 
-def first_chars(text: str, max_chars: int) -> str:
+def cut_to_first_chars(text: str, max_chars: int) -> str:
     """Return the first `max_chars` characters of a text on one line."""
     line = " ".join(text.split())
     return line if len(line) <= max_chars else f"{line[:max_chars].rstrip()} …"

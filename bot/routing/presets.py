@@ -76,8 +76,8 @@ class ActiveCharacters:
 
     def pick(self, names: Collection[str]) -> tuple[ActivePreset, ...]:
         """Return the members with these preset names, in the order of the names."""
-        by_name = {member.preset.name: member for member in self.members}
-        return tuple(by_name[name] for name in names)
+        members_by_name = {member.preset.name: member for member in self.members}
+        return tuple(members_by_name[name] for name in names)
 
     def with_added(self, preset: Preset) -> list[Preset]:
         """Return the channel's presets with one added; raises `UserError` if impossible."""
@@ -111,10 +111,10 @@ class ActiveCharacters:
         return [one for one in self.presets if one.name != preset.name]
 
     def name_line_and_face(
-        self, speaker: ActivePreset, character_names: Mapping[str, str], limits: Limits
+        self, active_preset: ActivePreset, character_names: Mapping[str, str], limits: Limits
     ) -> tuple[str, Face | None]:
         """Return how to show which character answers: a name line or a face, or neither."""
-        preset, shows_faces = speaker.preset, limits.shows_faces
+        preset, shows_faces = active_preset.preset, limits.shows_faces
         is_named = preset.is_character if shows_faces else limits.names_only_speaker
         if not (self.is_group or is_named):
             return "", None
@@ -132,17 +132,17 @@ ADULTS_KEY = "access adult"
 """The key of the setting in which admins declare a group adults-only."""
 AGE_KEY = "persona_adult"
 """The key of a person's confirmation of being an adult; deleted with their persona."""
-_CONFIRM_AGE = marked("{name} is for adults only. Are you 18 or older?")
-_NOT_AGE_RESTRICTED = marked(
+_CONFIRM_AGE_QUESTION = marked("{name} is for adults only. Are you 18 or older?")
+_NOT_AGE_RESTRICTED_REFUSAL = marked(
     "{name} is for adults only: it answers only in age-restricted channels, and this channel is not"
     " age-restricted."
 )
-_NOT_ADULT_GROUP = marked(
+_NOT_ADULT_GROUP_REFUSAL = marked(
     "{name} is for adults only. To use it here, an admin has to write /access adult on."
 )
 
 _MAX_LOADED_CHARACTERS = 100
-_MAX_LOADED_SECONDS = 50.0
+_UNLOAD_SECONDS = 50.0
 """The time a character stays loaded, because `/forget` must take effect within a minute."""
 
 
@@ -187,10 +187,10 @@ class Characters:
         """
         owner, _, short_name = name.rpartition(OWNER_SEPARATOR)
         revision = hashlib.sha256(content.encode()).hexdigest()[:16]
-        value = f"{revision} {description}" if content else None
+        setting_value = f"{revision} {description}" if content else None
         key = f"{CHARACTER_KEY_PREFIX}{short_name}"
         self._loaded.pop(name, None)
-        await self._chat_settings.set(owner, key, value, author, is_audited=is_audited)
+        await self._chat_settings.set(owner, key, setting_value, author, is_audited=is_audited)
 
     async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
         """Return a character that behaves like `behavior`, and its version, or None if deleted."""
@@ -200,12 +200,12 @@ class Characters:
             self._loaded.pop(name, None)
             return None
         revision = setting.value.partition(" ")[0]
-        loaded = self._loaded.get(name)
-        if loaded is None or loaded.revision != revision:
-            loaded = await self._load(name, revision)
-        if loaded is None:
+        character = self._loaded.get(name)
+        if character is None or character.revision != revision:
+            character = await self._load(name, revision)
+        if character is None:
             return None
-        return loaded.preset.behaving_as(behavior), loaded.version
+        return character.preset.behaving_as(behavior), character.version
 
     async def _load(self, name: str, revision: str) -> _LoadedCharacter | None:
         stored_version = await self.read_newest(name) if self.read_newest is not None else None
@@ -216,10 +216,10 @@ class Characters:
         except PresetError as error:
             _log.warning("preset_not_reloaded", preset=name, reason=str(error))
             return None
-        loaded = self._loaded[name] = _LoadedCharacter(preset, stored_version.version, revision)
+        character = self._loaded[name] = _LoadedCharacter(preset, stored_version.version, revision)
         # The timer outlasts a /forget, so it must not hold the name, which contains the owner's id.
-        asyncio.get_running_loop().call_later(_MAX_LOADED_SECONDS, self._drop_expired, id(loaded))
-        return loaded
+        asyncio.get_running_loop().call_later(_UNLOAD_SECONDS, self._drop_expired, id(character))
+        return character
 
     def drop(self, owner: str) -> None:
         """Unload an owner's characters here; other processes unload them within a minute."""
@@ -232,8 +232,8 @@ class Characters:
 
     def character_name(self, name: str) -> str:
         """Return a loaded character's name, or the preset's name if it is not loaded."""
-        loaded = self._loaded.get(name)
-        return loaded.preset.character_name if loaded is not None else display_name(name)
+        character = self._loaded.get(name)
+        return character.preset.character_name if character is not None else display_name(name)
 
 
 def _parse_character(version: PresetVersion) -> Preset:
@@ -243,20 +243,20 @@ def _parse_character(version: PresetVersion) -> Preset:
     return preset
 
 
-def remove_turns_by(opted_out: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Return the turns, except those by people in `opted_out` and the answers to them."""
-    if not opted_out:
+def remove_turns_of(opted_out_ids: frozenset[str], turns: Sequence[Turn]) -> tuple[Turn, ...]:
+    """Return the turns, except those by people in `opted_out_ids` and the answers to them."""
+    if not opted_out_ids:
         return tuple(turns)
-    kept_turns, is_answer_to_them, is_answered = [], False, True
+    kept_turns, answers_opted_out, has_answer = [], False, True
     for one in turns:
         if one.role == "user":
-            is_theirs = one.speaker is not None and one.speaker.id in opted_out
+            is_opted_out_turn = one.speaker is not None and one.speaker.id in opted_out_ids
             if not one.observed:  # an answer is for all questions before it
-                is_answer_to_them = is_theirs or (is_answer_to_them and not is_answered)
-                is_answered = False
+                answers_opted_out = is_opted_out_turn or (answers_opted_out and not has_answer)
+                has_answer = False
         else:
-            is_theirs, is_answered = is_answer_to_them, True
-        if not is_theirs:
+            is_opted_out_turn, has_answer = answers_opted_out, True
+        if not is_opted_out_turn:
             kept_turns.append(one)
     return tuple(kept_turns)
 
@@ -329,10 +329,10 @@ class PresetResolver:
             return self._default_characters
         members = []
         for line in setting.value.splitlines():  # names contain neither line breaks nor tabs
-            name, _, behavior = line.partition("\t")
+            name, _, behavior_name = line.partition("\t")
             preset, version = self.presets.get(name), self.versions.get(name)
             if OWNER_SEPARATOR in name:
-                behavior_preset = self.presets.get(behavior, self.default)
+                behavior_preset = self.presets.get(behavior_name, self.default)
                 preset, version = await self.characters.find(name, behavior_preset) or (None, None)
             if preset is None:  # removed or disabled after it was chosen
                 reason = self.disabled.get(name, "")
@@ -345,8 +345,8 @@ class PresetResolver:
         self, scope: str, presets: Sequence[Preset], author: str, *, is_audited: bool = False
     ) -> None:
         """Set a scope's active presets; with none, the scope inherits those of a wider scope."""
-        lines = (f"{one.name}\t{one.behavior_preset_name}".rstrip("\t") for one in presets)
-        value = "\n".join(lines) or None
+        preset_lines = (f"{one.name}\t{one.behavior_preset_name}".rstrip("\t") for one in presets)
+        value = "\n".join(preset_lines) or None
         await self._chat_settings.set(scope, PRESET_KEY, value, author, is_audited=is_audited)
 
     async def check_adults_only(self, preset: Preset, event: IncomingMessage | ChatJoin) -> None:
@@ -357,11 +357,11 @@ class PresetResolver:
         if event.is_private:
             author = event.author.id if event.author else ""
             if not await self._chat_settings.get_all([author], AGE_KEY):
-                raise AgeUnconfirmed(translatable(_CONFIRM_AGE, name=name))
+                raise AgeUnconfirmed(translatable(_CONFIRM_AGE_QUESTION, name=name))
         elif event.is_age_restricted is not None:
-            raise UserError(translatable(_NOT_AGE_RESTRICTED, name=name))
+            raise UserError(translatable(_NOT_AGE_RESTRICTED_REFUSAL, name=name))
         elif not await self._chat_settings.resolve(event.scopes, ADULTS_KEY):
-            raise UserError(translatable(_NOT_ADULT_GROUP, name=name))
+            raise UserError(translatable(_NOT_ADULT_GROUP_REFUSAL, name=name))
 
     async def may_observe(self, scopes: Sequence[str]) -> bool:
         """Return whether messages that do not address the bot may be stored in a channel."""
@@ -372,9 +372,9 @@ class PresetResolver:
         """Return the channel's observing setting, "on" or "off"; None means the default, on."""
         return await self._chat_settings.resolve(scopes, OBSERVE_KEY)
 
-    async def find_consent(self, person: str) -> Consent | None:
+    async def find_consent(self, person_id: str) -> Consent | None:
         """Return the consent that a person chose, or None, which counts as `Consent.HERE`."""
-        value = (await self._chat_settings.get_all([person], CONSENT_KEY)).get(person)
+        value = (await self._chat_settings.get_all([person_id], CONSENT_KEY)).get(person_id)
         return Consent(value) if value in list(Consent) else None  # newer versions may store others
 
     async def opted_out(self, people: Iterable[str]) -> frozenset[str]:
@@ -385,8 +385,8 @@ class PresetResolver:
 
     async def remove_opted_out_turns(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
         """Return the turns, except those by people who opted out and the answers to them."""
-        opted_out = await self.opted_out(one.speaker.id for one in turns if one.speaker)
-        return remove_turns_by(opted_out, turns)
+        opted_out_ids = await self.opted_out(one.speaker.id for one in turns if one.speaker)
+        return remove_turns_of(opted_out_ids, turns)
 
     def find(self, name: str) -> Preset:
         """Return the preset with a name, ignoring case; raises `UserError` with suggestions."""
@@ -396,29 +396,29 @@ class PresetResolver:
             raise UserError(error.args[0]) from None
 
     async def find_in_channel(
-        self, word: str, message: Request, active: ActiveCharacters
+        self, name_or_id: str, message: Request, active: ActiveCharacters
     ) -> Preset:
         """Return a preset, or a character of the chat's owner, by its name; raises `UserError`."""
         owned_characters = await self.characters.descriptions(character_owner(message))
-        wanted_id = preset_id(word.strip())
+        wanted_id = preset_id(name_or_id.strip())
         operator_ids = map(preset_id, (*self.presets, *self.disabled))
         for name in () if wanted_id in operator_ids else owned_characters:
             if wanted_id in {preset_id(name), preset_id(display_name(name))}:
                 character = await self.characters.find(name, self.find_behavior_preset(active))
                 if character is not None:
                     return character[0]
-        return self.find(word)
+        return self.find(name_or_id)
 
-    def find_behavior_preset(self, active: ActiveCharacters) -> Preset:
+    def find_behavior_preset(self, active_characters: ActiveCharacters) -> Preset:
         """Return the operator's preset that determines model and behavior in a channel."""
-        first = active.first.preset
-        return self.presets.get(first.behavior_preset_name or first.name, self.default)
+        preset = active_characters.first.preset
+        return self.presets.get(preset.behavior_preset_name or preset.name, self.default)
 
     async def list_descriptions(self, message: Request) -> dict[str, str]:
         """Return the descriptions of all presets and of the chat owner's characters, by name."""
-        presets = {one.name: one.description for one in self.presets.values()}
+        preset_descriptions = {one.name: one.description for one in self.presets.values()}
         owned_characters = await self.characters.descriptions(character_owner(message))
-        descriptions = (presets | owned_characters).items()
+        descriptions = (preset_descriptions | owned_characters).items()
         return dict(sorted(descriptions, key=lambda one: preset_id(display_name(one[0]))))
 
     def character_names(self, presets: Iterable[str]) -> dict[str, str]:
@@ -429,9 +429,9 @@ class PresetResolver:
             for name in sorted(presets)
         }
 
-    def complete(self, partial: str, names: Iterable[str] | None = None) -> Sequence[str]:
-        """Return names (by default, of presets) that contain `partial`; prefix matches first."""
-        query, all_names = partial.strip().casefold(), self.presets if names is None else names
+    def complete(self, partial_name: str, names: Iterable[str] | None = None) -> Sequence[str]:
+        """Return names (by default, presets) that contain `partial_name`; prefix matches first."""
+        query, all_names = partial_name.strip().casefold(), self.presets if names is None else names
         matches = [name for name in sorted(all_names) if query in name.casefold()]
         return sorted(matches, key=lambda name: not name.casefold().startswith(query))
 
@@ -447,7 +447,7 @@ def character_owner(message: Request) -> str:
 INSTALLATION = "installation"
 """The scope of operators' settings for all chats."""
 SCOPE_KEY = "scope"
-_SCOPES: Mapping[ScopeName, HistoryScope | None] = {
+_HISTORY_SCOPES: Mapping[ScopeName, HistoryScope | None] = {
     "channel": None,
     "user": HistoryScope.USER,
     "thread": HistoryScope.THREAD,
@@ -476,17 +476,17 @@ class HistoryScopes:
         """Return the history scope, or None if all messages share one history; fill the cache."""
         own_scopes = person_scopes(person_id, scopes) if person_id else ()
         settings = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *own_scopes])
-        values = [settings[one][SCOPE_KEY] for one in scopes if SCOPE_KEY in settings.get(one, ())]
-        if values and values[0] in list(HistoryScope):  # a newer version may store other values
-            return HistoryScope(values[0])
+        choices = [settings[one][SCOPE_KEY] for one in scopes if SCOPE_KEY in settings.get(one, ())]
+        if choices and choices[0] in list(HistoryScope):  # a newer version may store other values
+            return HistoryScope(choices[0])
         if all(one.scope == "channel" for one in self.resolver.presets.values()):
             return None
-        active = await self.resolver.resolve(scopes)
-        return _SCOPES[active.first.preset.scope]
+        active_characters = await self.resolver.resolve(scopes)
+        return _HISTORY_SCOPES[active_characters.first.preset.scope]
 
-    async def set_consent(self, person: str, consent: Consent | None) -> None:
+    async def set_consent(self, person_id: str, consent: Consent | None) -> None:
         """Store a person's consent for all chats; None deletes the stored consent."""
-        await self.chat_settings.set(person, CONSENT_KEY, consent, person)
+        await self.chat_settings.set(person_id, CONSENT_KEY, consent, person_id)
 
     async def find_opted_out(self, events: Sequence[Incoming]) -> frozenset[str]:
         """Return the ids of people in these events who opted out; cache their other settings."""

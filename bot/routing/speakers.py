@@ -46,9 +46,11 @@ def find_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str
     """Return a description of the preset's wake rule that applies, or None if none does."""
     if preset.wake.always:
         return marked("answers everything here")
-    word = next((one for one in preset.wake.words if _has_word(one, incoming.authored_text)), None)
-    if word is not None:
-        return _WAKE_WORD_REASON.with_values(word=word)
+    wake_word = next(
+        (one for one in preset.wake.words if _has_word(one, incoming.authored_text)), None
+    )
+    if wake_word is not None:
+        return _WAKE_WORD_REASON.with_values(word=wake_word)
     roll = dice()
     if roll < preset.wake.chance:
         return CHANCE_REASON.with_values(drawn=f"{roll:.2f}", limit=f"{preset.wake.chance:.2f}")
@@ -56,7 +58,7 @@ def find_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str
 
 
 def is_for_others(
-    incoming: IncomingMessage, recent: Sequence[Turn], presets: Sequence[Preset]
+    incoming: IncomingMessage, recent_turns: Sequence[Turn], presets: Sequence[Preset]
 ) -> bool:
     """Return whether the message is meant for other people: it replies to or mentions them."""
     if incoming.wake is not None:
@@ -66,7 +68,7 @@ def is_for_others(
     quote = incoming.quote
     if quote is None or quote.author is None or quote.is_ours:
         return bool(incoming.mentions)
-    return bool(incoming.mentions) or find_quoted_preset(quote, recent, presets) is None
+    return bool(incoming.mentions) or find_quoted_preset(quote, recent_turns, presets) is None
 
 
 def continues_thread(incoming: IncomingMessage, recent: Sequence[Turn], preset: Preset) -> bool:
@@ -97,7 +99,7 @@ def find_name_in(preset: Preset, text: str) -> int | None:
 
 
 def find_quoted_preset(
-    quote: Quote | None, recent: Sequence[Turn], presets: Sequence[Preset]
+    quote: Quote | None, recent_turns: Sequence[Turn], presets: Sequence[Preset]
 ) -> str | None:
     """Return the preset whose character wrote the quoted message, going by its text, or None."""
     text = quote.text.strip() if quote else ""
@@ -108,9 +110,9 @@ def find_quoted_preset(
         if first_line == preset.character_name.casefold():
             return preset.name
     names = {preset.name for preset in presets}
-    for turn in reversed(recent):
-        is_part = len(text) >= _MIN_QUOTE_CHARS and text in turn.text
-        if turn.preset in names and (turn.text.strip() == text or is_part):
+    for turn in reversed(recent_turns):
+        is_partial_quote = len(text) >= _MIN_QUOTE_CHARS and text in turn.text
+        if turn.preset in names and (turn.text.strip() == text or is_partial_quote):
             return turn.preset
     return None
 
@@ -124,7 +126,7 @@ MAX_ANSWERS_IN_A_ROW = 3
 """The maximum number of answers in a row by characters, until a person writes again."""
 _COOLDOWN_REASON = StoredPattern(marked("is on cooldown for {seconds} s more"))
 _CHANCE_FAILED_REASON = StoredPattern(marked("chance: rolled {drawn}, needed less than {limit}"))
-_IN_A_ROW_REASON = StoredPattern(marked("at most {number} characters answer in a row"))
+_TOO_MANY_IN_A_ROW_REASON = StoredPattern(marked("at most {number} characters answer in a row"))
 
 _ADDRESSED_REASONS = {
     WakeReason.DM: marked("was addressed: this is a private chat"),
@@ -133,11 +135,11 @@ _ADDRESSED_REASONS = {
     WakeReason.COMMAND: marked("was addressed by a command"),
 }
 
-_SCORE_REPLIED_TO = 200.0
-_SCORE_CALLED = 100.0  # minus up to 1, so that the character named first comes first
-_SCORE_SPOKE_LAST = 10.0
-_SCORE_DECAY = 0.5  # factor per answer since the character's last one
-_REACTION_SHARE = 0.5  # the chance to react to a character, relative to a person
+_REPLIED_TO_SCORE = 200.0
+_CALLED_SCORE = 100.0  # minus up to 1, so that the character named first comes first
+_SPOKE_LAST_SCORE = 10.0
+_SCORE_DECAY_FACTOR = 0.5  # factor per answer since the character's last one
+_REACTION_CHANCE_FACTOR = 0.5  # the chance to react to a character, relative to a person
 
 
 @value_class
@@ -177,13 +179,13 @@ def select_speakers(
         return (_decide_on_only_candidate(presets[0], incoming, recent, dice),)
     quoted_name = find_quoted_preset(incoming.quote, recent, presets)
     candidates = [
-        _with_choice(one, _SCORE_REPLIED_TO, marked("was replied to"))
+        _choose_candidate(one, _REPLIED_TO_SCORE, marked("was replied to"))
         if one.preset == quoted_name
         else one
         for one in _score_by_name(presets, incoming.authored_text, recent)
     ]
     if any(one.chosen for one in candidates):
-        return _rank(
+        return _rank_candidates(
             one if one.chosen else _with_reason(one, marked("another character was called"))
             for one in candidates
         )
@@ -191,18 +193,18 @@ def select_speakers(
         is_addressed(incoming, preset) or continues_thread(incoming, recent, preset)
         for preset in presets
     )
-    chance = _ChanceInputs(recent, now, dice, talkativeness_factor=1.0 if is_any_addressed else 0.0)
+    inputs = _ChanceInputs(recent, now, dice, talkativeness_factor=1.0 if is_any_addressed else 0.0)
     decisions = [
-        _with_choice(one, preset.talkativeness, rule)
+        _choose_candidate(one, preset.talkativeness, rule)
         if (rule := find_wake_rule(incoming, preset, dice))
-        else _decide_by_chance(one, preset, chance)
+        else _decide_by_chance(one, preset, inputs)
         for one, preset in zip(candidates, presets, strict=True)
     ]
     if is_any_addressed and not any(one.chosen for one in decisions):
         best_candidate = max(decisions, key=lambda one: one.score)
         reason = marked("had the highest score, and one character must answer")
-        decisions[decisions.index(best_candidate)] = _with_choice(best_candidate, 0, reason)
-    return _rank(decisions)
+        decisions[decisions.index(best_candidate)] = _choose_candidate(best_candidate, 0, reason)
+    return _rank_candidates(decisions)
 
 
 def select_reaction(
@@ -221,92 +223,92 @@ def select_reaction(
     if not others:
         return ()
     answered_presets = {turn.preset for turn in answers}
-    chance = _ChanceInputs(recent, now, dice, talkativeness_factor=_REACTION_SHARE)
-    candidates = _rank(
+    inputs = _ChanceInputs(recent, now, dice, talkativeness_factor=_REACTION_CHANCE_FACTOR)
+    candidates = _rank_candidates(
         _with_reason(one, marked("has answered already"))
         if one.preset in answered_presets and not one.chosen
-        else _decide_by_chance(one, preset, chance)
+        else _decide_by_chance(one, preset, inputs)
         for one, preset in zip(_score_by_name(others, answer.text, recent), others, strict=True)
     )
     return (*candidates[:1], *(replace(one, chosen=False) for one in candidates[1:]))
 
 
 def _decide_on_only_candidate(
-    preset: Preset, incoming: IncomingMessage, recent: Sequence[Turn], dice: Dice
+    preset: Preset, incoming: IncomingMessage, recent_turns: Sequence[Turn], dice: Dice
 ) -> SpeakerCandidate:
-    alone_reason = marked("is the only character here")
+    only_character_reason = marked("is the only character here")
     if incoming.wake is not None and is_addressed(incoming, preset):
-        reasons = (alone_reason, _ADDRESSED_REASONS[incoming.wake])
+        reasons = (only_character_reason, _ADDRESSED_REASONS[incoming.wake])
         return SpeakerCandidate(preset.name, 0.0, reasons, chosen=True)
-    candidate = SpeakerCandidate(preset.name, 0.0, (alone_reason,))
+    candidate = SpeakerCandidate(preset.name, 0.0, (only_character_reason,))
     if preset.wake.names and find_name_in(preset, incoming.authored_text) is not None:
-        return _with_choice(candidate, 0.0, marked("was called by name"))
-    if continues_thread(incoming, recent, preset):
-        return _with_choice(candidate, 0.0, marked("has answered in this thread before"))
+        return _choose_candidate(candidate, 0.0, marked("was called by name"))
+    if continues_thread(incoming, recent_turns, preset):
+        return _choose_candidate(candidate, 0.0, marked("has answered in this thread before"))
     if rule := find_wake_rule(incoming, preset, dice):
-        return _with_choice(candidate, 0.0, rule)
+        return _choose_candidate(candidate, 0.0, rule)
     return _with_reason(candidate, marked("was not addressed"))
 
 
 def _score_by_name(
-    presets: Sequence[Preset], text: str, recent: Sequence[Turn]
+    presets: Sequence[Preset], text: str, recent_turns: Sequence[Turn]
 ) -> list[SpeakerCandidate]:
     candidates = []
     for preset in presets:
         position = find_name_in(preset, text) if preset.wake.names else None
         if position is None:
-            candidates.append(_score_by_recency(preset, recent))
+            candidates.append(_score_by_recency(preset, recent_turns))
         else:  # recency does not count: whoever is named first speaks first
-            score, reasons = _SCORE_CALLED - position / len(text), (marked("was called by name"),)
+            score, reasons = _CALLED_SCORE - position / len(text), (marked("was called by name"),)
             candidates.append(SpeakerCandidate(preset.name, score, reasons, chosen=True))
     return candidates
 
 
-def _score_by_recency(preset: Preset, recent: Sequence[Turn]) -> SpeakerCandidate:
-    speakers = [turn.preset for turn in reversed(recent) if turn.preset]
-    if preset.name not in speakers:
+def _score_by_recency(preset: Preset, recent_turns: Sequence[Turn]) -> SpeakerCandidate:
+    recent_presets = [turn.preset for turn in reversed(recent_turns) if turn.preset]
+    if preset.name not in recent_presets:
         return SpeakerCandidate(preset.name, 0.0, ())
-    turns_ago = speakers.index(preset.name)
-    score = _SCORE_SPOKE_LAST * _SCORE_DECAY**turns_ago
+    turns_ago = recent_presets.index(preset.name)
+    score = _SPOKE_LAST_SCORE * _SCORE_DECAY_FACTOR**turns_ago
     reason = marked("spoke last") if turns_ago == 0 else marked("spoke recently")
     return SpeakerCandidate(preset.name, score, (reason,))
 
 
 def _decide_by_chance(
-    candidate: SpeakerCandidate, preset: Preset, chance: _ChanceInputs
+    candidate: SpeakerCandidate, preset: Preset, chance_inputs: _ChanceInputs
 ) -> SpeakerCandidate:
     if candidate.chosen:
         return candidate
-    seconds_left = preset.cooldown_seconds - _count_silent_seconds(preset, chance)
+    seconds_left = preset.cooldown_seconds - _count_silent_seconds(preset, chance_inputs)
     if seconds_left > 0:
         return _with_reason(candidate, _COOLDOWN_REASON.with_values(seconds=f"{seconds_left:.0f}"))
-    threshold = preset.talkativeness * chance.talkativeness_factor
+    threshold = preset.talkativeness * chance_inputs.talkativeness_factor
     if threshold <= 0:
         return _with_reason(candidate, marked("was not addressed"))
-    roll = chance.dice()
-    figures = {"drawn": f"{roll:.2f}", "limit": f"{threshold:.2f}"}
+    roll = chance_inputs.dice()
+    values = {"drawn": f"{roll:.2f}", "limit": f"{threshold:.2f}"}
     if roll < threshold:
-        return _with_choice(candidate, threshold, CHANCE_REASON.with_values(**figures))
-    loser = _with_reason(candidate, _CHANCE_FAILED_REASON.with_values(**figures))
-    return replace(loser, score=candidate.score + threshold)
+        return _choose_candidate(candidate, threshold, CHANCE_REASON.with_values(**values))
+    rejected_candidate = _with_reason(candidate, _CHANCE_FAILED_REASON.with_values(**values))
+    return replace(rejected_candidate, score=candidate.score + threshold)
 
 
 def _count_silent_seconds(preset: Preset, chance: _ChanceInputs) -> float:
-    times = (turn.at for turn in reversed(chance.recent) if turn.preset == preset.name)
-    last_time = next(times, None)
-    return math.inf if last_time is None else (chance.now - last_time).total_seconds()
+    answer_times = (turn.at for turn in reversed(chance.recent) if turn.preset == preset.name)
+    answered_at = next(answer_times, None)
+    return math.inf if answered_at is None else (chance.now - answered_at).total_seconds()
 
 
-def _rank(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...]:
-    ranked = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
-    for rank, one in enumerate(ranked):
+def _rank_candidates(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...]:
+    ranked_candidates = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
+    for rank, one in enumerate(ranked_candidates):
         if rank >= MAX_ANSWERS_IN_A_ROW and one.chosen:
-            limit_reason = _IN_A_ROW_REASON.with_values(number=MAX_ANSWERS_IN_A_ROW)
-            ranked[rank] = replace(_with_reason(one, limit_reason), chosen=False)
-    return tuple(ranked)
+            limit_reason = _TOO_MANY_IN_A_ROW_REASON.with_values(number=MAX_ANSWERS_IN_A_ROW)
+            ranked_candidates[rank] = replace(_with_reason(one, limit_reason), chosen=False)
+    return tuple(ranked_candidates)
 
 
-def _with_choice(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidate:
+def _choose_candidate(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidate:
     return replace(one, score=one.score + score, reasons=(*one.reasons, reason), chosen=True)
 
 

@@ -359,7 +359,7 @@ class MessagingContainer(StorageContainer, ABC):
             lanes = self.lane_pool
             return LaneDelivery(self._sender.sent_rows, lanes.wake, lanes.start)
         sent_rows = SentRows(self.outbox)
-        self.signals.subscribe(SENT_ROWS_TOPIC, sent_rows.record_announced)
+        self.signals.subscribe(SENT_ROWS_TOPIC, sent_rows.record_announced_rows)
         return LaneDelivery(sent_rows, partial(wake_keys, self.signals, _LANE_QUEUE))
 
     @cached_property

@@ -23,12 +23,12 @@ from bot.replying.answer_parts import (
     answer_buttons,
     arrange_parts,
     choose_destinations,
+    choose_supported_form,
     explain_skipped_files,
     explain_unread_files,
     fold_thoughts,
     is_unreadable,
-    message_part_numbers,
-    supported_form,
+    select_message_parts,
 )
 from bot.replying.generate import describe_ending
 from bot.replying.live_reply import LiveReplies, LiveReply, final_parts
@@ -157,7 +157,7 @@ class AnswerPipeline:
             return context
         rng = seeded_random(context.part_name(first_part))
         greeting = choose_greeting(
-            speaker.preset, context.incoming, rng=rng, characters=len(active.presets)
+            speaker.preset, context.incoming, rng=rng, character_count=len(active.presets)
         )
         if not greeting:
             return context
@@ -209,7 +209,7 @@ class AnswerPipeline:
         if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
             return
         sent_parts = await self.sources.conversations.list_opened_parts(context.message)
-        own_parts = {one for one in message_part_numbers(sent_parts) if one >= context.first_part}
+        own_parts = {one for one in select_message_parts(sent_parts) if one >= context.first_part}
         shown_parts = own_parts.difference(context.started_parts)
         if shown_parts:
             stop.resume_until_text(max(shown_parts))
@@ -246,7 +246,7 @@ class AnswerPipeline:
             stop.start_part(first_part)
             request = AnswerRequest(speaker, name_line, context, live_reply, stop)
             receipt = await self.models.generate(request)
-        context.started_parts.extend(live_reply.opened_parts)
+        context.started_parts.extend(live_reply.started_parts)
         if not receipt.answer:  # stopped before the first word
             return
         emoji = context.reactions_by_preset.get(preset.name)
@@ -318,7 +318,7 @@ def _long_answer_form(preset: Preset, message: IncomingMessage, limits: Limits) 
     """Return the preset's form for long answers, or "parts" where a thread cannot be created."""
     if preset.long_answer == "thread" and (message.in_thread or message.is_private):
         return "parts"
-    return supported_form(preset.long_answer, limits)
+    return choose_supported_form(preset.long_answer, limits)
 
 
 def _unread_files_notice(context: TurnContext) -> str:

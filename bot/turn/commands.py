@@ -162,7 +162,7 @@ class CommandRunner:
         stages, finisher = self.stages, self.finisher
         if message.wake is None or message.is_late:
             return await finisher.finish(group, TurnResult())
-        stages.decisions.log_refusal(message, access)
+        stages.decisions.record_refusal(message, access)
         issue_code, needs_code = stages.commands.pairing.issue_code, access.rule == "dm pairing"
         code = await issue_code(message) if needs_code else ""
         should_tell_author = await stages.access.should_report_refusal(message, access, code)

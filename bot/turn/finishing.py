@@ -304,7 +304,7 @@ class QuestionAnswerer:
             return "withdrawn", await finisher.finish_forgetting(group, deletion_result)
         question = gathering.question
         channel = question.incoming.address.channel
-        stages.decisions.log_substitute_models(channel, question.speakers, result.receipts)
+        stages.decisions.record_substitute_models(channel, question.speakers, result.receipts)
         earlier_turns, in_place_of = question.earlier_turns, question.in_place_of
         turns = [*result.earlier_turns, *earlier_turns, user_turn(question.incoming), *result.turns]
         result = replace(result, turns=turns, replaced_range=removed_turns, in_place_of=in_place_of)

@@ -20,7 +20,7 @@ from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
 from bot.prompting.text.tokens import counter_for_model
-from bot.replying.answer_check import AnswerCheck, parse_banned_words, refusal_sentence
+from bot.replying.answer_check import AnswerCheck, parse_banned_words, translate_refusal_sentence
 from bot.replying.generate import (
     GeneratedAnswer,
     VisibleTokenLimit,
@@ -240,7 +240,7 @@ class ModelRequests:
         if text_check is None:
             return text
         text = await text_check.apply_hooks(text)
-        return refusal_sentence(event.locale) if await text_check.refuses(text) else text
+        return translate_refusal_sentence(event.locale) if await text_check.refuses(text) else text
 
     async def create_check(self, scopes: Sequence[str], provider: str) -> AnswerCheck | None:
         """Create the check for a provider's answers; return None if answers are not checked."""
@@ -301,7 +301,7 @@ async def _apply_check(
     shown_texts = [answer.text, answer.thoughts if preset.thoughts == "folded" else ""]
     text, thoughts = shown_texts = [await answer_check.apply_hooks(one) for one in shown_texts]
     if await answer_check.refuses("\n\n".join(shown_texts)):
-        refusal = replace(answer, text=refusal_sentence(message.locale), thoughts="")
+        refusal = replace(answer, text=translate_refusal_sentence(message.locale), thoughts="")
         return replace(refusal, reason=FinishReason.FILTERED)
     return replace(answer, text=text, thoughts=thoughts or answer.thoughts)
 

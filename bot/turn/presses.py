@@ -40,8 +40,8 @@ from bot.replying.answer_parts import (
     LongAnswer,
     answer_buttons,
     arrange_parts,
-    message_part_numbers,
-    supported_form,
+    choose_supported_form,
+    select_message_parts,
 )
 from bot.routing.presets import AGE_KEY, ActiveCharacters
 from bot.texts.text import Text, join_texts, supported_language, translatable, translate
@@ -257,16 +257,16 @@ class PressHandler:
         restored_ids: list[int] = []
         parts: list[OutgoingPart] = []
         for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
-            version_exists = 1 <= button.number <= len(all_versions)
-            chosen_version = all_versions[button.number - 1] if version_exists else answer
-            name_line, face = self.stages.find_speaker(chosen_version.turn, address, active)
-            text = name_line + chosen_version.turn.text
-            first_part = len(message_part_numbers(one.part for one in parts))
+            exists = 1 <= button.number <= len(all_versions)
+            chosen_version = all_versions[button.number - 1] if exists else answer
+            line, face = self.stages.find_speaker(chosen_version.turn, address, active)
+            text = line + chosen_version.turn.text
+            first_part = len(select_message_parts(one.part for one in parts))
             text_parts = replies.final_parts(address, text, first_part, face)
             form: LongAnswer = "parts"
             if chosen_version.turn.preset in active.names:
                 preferred_form = active.pick([chosen_version.turn.preset])[0].preset.long_answer
-                form = supported_form(preferred_form, replies.limits(address))
+                form = choose_supported_form(preferred_form, replies.limits(address))
             arranged_parts = arrange_parts(text_parts, text, form, press.locale, name_part)
             parts += arranged_parts
             if chosen_version.id != answer.id:

@@ -39,16 +39,16 @@ from bot.ports import Backend, Clock, ToolServer
 from bot.prompting.compose.compose import (
     choose_template,
     compose,
+    find_prompt_limit_if_needed,
     fit_for_backend,
-    prompt_limit_if_needed,
 )
 from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
-from bot.replying.answer_parts import message_part_numbers
+from bot.replying.answer_parts import select_message_parts
 from bot.replying.live_reply import LiveReply
-from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver, remove_turns_by
+from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver, remove_turns_of
 from bot.runtime import plugins
 from bot.storage.conversations import Conversations
 from bot.storage.history_index import SqlHistoryIndex
@@ -171,8 +171,8 @@ class TurnContext:
     @property
     def next_part(self) -> int:
         """The number of the first message part that the next character sends."""
-        following_numbers = [number + 1 for number in message_part_numbers(self.started_parts)]
-        complete_count = len(message_part_numbers(one.part for one in self.parts))
+        following_numbers = [number + 1 for number in select_message_parts(self.started_parts)]
+        complete_count = len(select_message_parts(one.part for one in self.parts))
         return max(self.first_part + complete_count, *following_numbers, 0)
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
@@ -183,7 +183,7 @@ class TurnContext:
             self.receipts,
             was_stopped=was_stopped,
             next_part=max(
-                [self.first_part, *(one + 1 for one in message_part_numbers(self.started_parts))]
+                [self.first_part, *(one + 1 for one in select_message_parts(self.started_parts))]
             ),
             earlier_turns=self.unstored_turns,
         )
@@ -237,7 +237,7 @@ class PromptSources:
         if readable is None or readable.is_withheld:  # the author opted out a moment ago
             raise PrivateError(OPTED_OUT_NOTICE)
         if opted_out:
-            session = replace(session, turns=remove_turns_by(opted_out, session.turns))
+            session = replace(session, turns=remove_turns_of(opted_out, session.turns))
         session = _without_old_greetings(session, active)
         incoming = await self._without_forgotten_quote(readable, session)
         first_message = message.incoming if gathered_turns else incoming
@@ -299,7 +299,7 @@ class PromptSources:
     ) -> FittedPrompt:
         """Compose a prompt that fits the token limit; raises `UserError` or `BackendError`."""
         backend = self.backends[preset.provider]
-        model_limit = await prompt_limit_if_needed(preset, backend)
+        model_limit = await find_prompt_limit_if_needed(preset, backend)
         draft = await self.compose_draft(preset, context, model_limit)
         if not tools:
             return await fit_for_backend(preset, draft, backend)

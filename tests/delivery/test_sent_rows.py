@@ -22,7 +22,7 @@ class WorkerAndSender(Delivery):
         signals, self.woken, self.woken_urgently = InProcessSignals(), list[str](), list[str]()
         super().__init__(database, announce=partial(publish_sent_row, signals))
         sent_rows = SentRows(self.outbox)
-        signals.subscribe(SENT_ROWS_TOPIC, sent_rows.record_announced)
+        signals.subscribe(SENT_ROWS_TOPIC, sent_rows.record_announced_rows)
         self.delivery = LaneDelivery(sent_rows, self._wake)
 
     def _wake(self, lanes: Sequence[str], *, is_urgent: bool) -> None:

@@ -32,7 +32,7 @@ from bot.chat.incoming import (
 )
 from bot.chat.prompt import Delta, Finish, FinishReason, GenerationEvent, Prompt
 from bot.chat.session import Consent, HistoryScope
-from bot.routing.presets import SCOPE_DESCRIPTIONS, remove_turns_by
+from bot.routing.presets import SCOPE_DESCRIPTIONS, remove_turns_of
 from bot.storage.database import Database, open_database
 from bot.storage.receipts import Receipts
 from bot.storage.tables import inbox, metadata
@@ -280,7 +280,7 @@ async def test_answer_to_two_people_is_deleted_if_either_is_forgotten(
     await pass_time_until(setup, work.done)
     turns = (await setup.session()).turns
     assert [one.text for one in turns] == ["a", "b", "Both."]
-    assert [one.text for one in remove_turns_by(frozenset([gone.id]), turns)] == [left]
+    assert [one.text for one in remove_turns_of(frozenset([gone.id]), turns)] == [left]
     await setup.container.deletions.request_person_deletion(replace(asked[0], author=gone))
     await setup.work()
     assert await setup.history() == [("user", left)]

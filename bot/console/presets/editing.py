@@ -17,7 +17,7 @@ from bot.importers.card import card_file
 from bot.importers.character_files import merge_character_file
 from bot.importers.png import SIGNATURE
 from bot.ports import Clock
-from bot.prompting.presets.fields import name_problem, preset_id
+from bot.prompting.presets.fields import find_name_problem, preset_id
 from bot.prompting.presets.files import (
     CheckedPreset,
     PresetProblem,
@@ -203,7 +203,7 @@ class PresetEditor:
         self, name: str, content: str, source: ImportedFile | None, who: str, action: str
     ) -> None:
         """Store a new preset's draft; raises `UserError` for an invalid name or excess length."""
-        if problem := name_problem(name):
+        if problem := find_name_problem(name):
             raise UserError(problem)
         _check_length(content)
         names = [one.name for one in await self.list_presets()]

@@ -64,12 +64,12 @@ def split_observed(turns: Sequence[Turn], new_count: int = 0) -> tuple[list[Turn
 
     The last `new_count` turns are the new message and other characters' answers to it.
     """
-    end = answer_end = len(turns) - new_count
+    earlier_end = answer_end = len(turns) - new_count
     while answer_end and turns[answer_end - 1].role == "user":
         answer_end -= 1
-    new_turns = turns[answer_end:end]
+    new_turns = turns[answer_end:earlier_end]
     questions = [turn for turn in new_turns if not turn.observed]
-    history = [*turns[:answer_end], *questions, *turns[end:]]
+    history = [*turns[:answer_end], *questions, *turns[earlier_end:]]
     return history, [turn for turn in new_turns if turn.observed]
 
 
@@ -92,16 +92,16 @@ def _select_fitting_lines(
 
 
 def _build_file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[PromptPart]:
-    tokens = max_input_tokens // 2 if max_input_tokens else _TOKENS_WITHOUT_LIMIT * 20
-    max_bytes = tokens * _BYTES_PER_TOKEN // max(1, len(files.texts))
+    max_tokens = max_input_tokens // 2 if max_input_tokens else _TOKENS_WITHOUT_LIMIT * 20
+    max_bytes = max_tokens * _BYTES_PER_TOKEN // max(1, len(files.texts))
     parts = []
     for file in files.texts:
         data = strip_hidden_text(file.text).encode(errors="replace")
         text = data[:max_bytes].decode(errors="ignore")
-        ending = "\n[the rest is omitted]" if file.is_cut or len(data) > max_bytes else ""
+        note = "\n[the rest is omitted]" if file.is_cut or len(data) > max_bytes else ""
         quote = "\n".join(f"> {line}" for line in text.splitlines())
-        name = f"file {file.name}".strip()
-        parts.append(PromptPart("file", f"[{name}]\n{quote}{ending}", name=file.name, priority=2))
+        label = f"file {file.name}".strip()
+        parts.append(PromptPart("file", f"[{label}]\n{quote}{note}", name=file.name, priority=2))
     if files.unread_files:
         unread = describe_attachments([one.item for one in files.unread_files])
         parts.append(PromptPart("file", f"You cannot see or read: {' '.join(unread)}", priority=2))
@@ -121,11 +121,11 @@ def _quote_replied_message(inputs: PromptInputs) -> str:
     quote = quoted_message.text
     # If several characters answer, a message starts with a line that names the speaker.
     quoted_texts = {quote.strip(), quote.strip().partition("\n")[2].strip()}
-    turn = session.turns[-1] if session.turns else None
-    if turn is not None and not turn.observed and turn.text.strip() in quoted_texts:
+    last_turn = session.turns[-1] if session.turns else None
+    if last_turn is not None and not last_turn.observed and last_turn.text.strip() in quoted_texts:
         return ""
-    short_quote = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
-    lines = strip_hidden_text(short_quote).splitlines()
+    shortened_quote = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
+    lines = strip_hidden_text(shortened_quote).splitlines()
     if quoted_message.author is not None and not quoted_message.is_ours:
         lines.insert(0, f"{inputs.speakers.people[quoted_message.author.id]} wrote:")
     return "\n".join(f"> {line}" for line in lines)

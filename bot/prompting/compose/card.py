@@ -48,12 +48,12 @@ _EMPTY_LORE = LoreResult((), (), {}, 0, {})
 
 def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     preset = inputs.preset
-    newest_first = (turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker)
-    people = describe_speakers(newest_first, inputs.speakers.people, inputs.personas)
-    other_texts = preset.post_history_instructions or preset.story_string
-    if preset.has_macros or preset.parsed_lorebook or other_texts:
+    speaker_ids = (turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker)
+    people = describe_speakers(speaker_ids, inputs.speakers.people, inputs.personas)
+    instructions_or_story = preset.post_history_instructions or preset.story_string
+    if preset.has_macros or preset.parsed_lorebook or instructions_or_story:
         draft = _apply_macros_and_lore(draft, inputs, people)
-    if people and not (preset.has_order and _includes_persona(preset.prompts)):
+    if people and not (preset.has_prompt_order and _includes_persona(preset.prompts)):
         draft = replace(draft, context=(PromptPart("people", people, priority=1), *draft.context))
     return draft
 
@@ -73,7 +73,7 @@ def _apply_macros_and_lore(draft: Draft, inputs: PromptInputs, people: str) -> D
     )
     if preset.has_macros:
         draft = _expand_macros(draft, macros.stable)
-    if preset.has_order:
+    if preset.has_prompt_order:
         return _apply_prompt_order(draft, inputs, macros, lore, people)
     examples = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
     draft = replace(draft, pinned_messages=(*draft.pinned_messages, *examples))
@@ -90,10 +90,10 @@ def _apply_prompt_order(
     """Arrange the draft in the preset's prompt order; `{{user}}` stands for all speakers."""
     preset = inputs.preset
     summary = draft.summary.text if draft.summary and _has_macro(preset.prompts, "summary") else ""
-    descriptions = [text for text in inputs.personas.values() if text]
-    persona = sanitize_persona(descriptions[0]) if len(descriptions) == 1 else people
-    fields = {**macros.current.fields, "persona": persona, "summary": summary}
-    prompt_macros = replace(macros.current, user=macros.stable.user, fields=fields)
+    personas = [text for text in inputs.personas.values() if text]
+    persona_text = sanitize_persona(personas[0]) if len(personas) == 1 else people
+    prompt_fields = {**macros.current.fields, "persona": persona_text, "summary": summary}
+    prompt_macros = replace(macros.current, user=macros.stable.user, fields=prompt_fields)
     draft = replace(draft, summary=None if summary else draft.summary)
     return _insert_deep_lore(_arrange_prompts(draft, preset, prompt_macros, lore), lore)
 
@@ -114,21 +114,21 @@ def _expand_persona(draft: Draft, macros: Macros) -> Draft:
 
 def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) -> CardMacros:
     preset = inputs.preset
-    texts = [part.text for part in draft.system if part.section == "persona"]
-    names = [name for name in PERSONA_FIELDS if getattr(preset, name)]
-    persona = {
+    persona_texts = [part.text for part in draft.system if part.section == "persona"]
+    field_names = [name for name in PERSONA_FIELDS if getattr(preset, name)]
+    persona_values = {
         PERSONA_FIELDS[name]: text.removeprefix(find_persona_prefix(name, preset))
-        for name, text in zip(names, texts, strict=False)
+        for name, text in zip(field_names, persona_texts, strict=False)
     }
-    speaker = {"user": macros.stable.user, "assistant": macros.stable.char}
+    role_names = {"user": macros.stable.user, "assistant": macros.stable.char}
     expand = macros.stable.expand
     messages = draft.pinned_messages
-    examples = [f"{speaker.get(one.role, 'System')}: {expand(one.content)}" for one in messages]
+    examples = [f"{role_names.get(one.role, 'System')}: {expand(one.content)}" for one in messages]
     book = preset.parsed_lorebook
     notes = [one.content for one in book.entries if one.name == DEPTH_NOTE_NAME] if book else []
     return macros.with_values(
         {},
-        **persona,
+        **persona_values,
         charprompt=get_own_instructions(preset),
         mesexamples="\n".join(examples),
         chardepthprompt=notes[0] if notes else "",
@@ -136,8 +136,8 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
 
 
 def _expand_macros(draft: Draft, macros: Macros) -> Draft:
-    original = macros.expand(ORIGINAL_SYSTEM)
-    expand = replace(macros, fields={**macros.fields, "original": original}).expand
+    original_system = macros.expand(ORIGINAL_SYSTEM)
+    expand = replace(macros, fields={**macros.fields, "original": original_system}).expand
     system = tuple(
         part if part.section == "persona" else replace(part, text=expand(part.text))
         for part in draft.system
@@ -170,14 +170,14 @@ def _build_system_parts(
     lore_before = build_lore_parts_at(lore, EntryPosition.BEFORE_CHAR)
     lore_after = build_lore_parts_at(lore, EntryPosition.AFTER_CHAR)
     system = [part for part in parts if part.section == "system"]
-    persona = [part for part in parts if part.section == "persona"]
-    other_parts = [part for part in parts if part not in system and part not in persona]
+    persona_parts = [part for part in parts if part.section == "persona"]
+    other_parts = [part for part in parts if part not in system and part not in persona_parts]
     examples = build_lore_parts_at(lore, EntryPosition.EXAMPLES_TOP)
     if not preset.story_string:
-        return (*system, *lore_before, *persona, *lore_after, *examples, *other_parts)
+        return (*system, *lore_before, *persona_parts, *lore_after, *examples, *other_parts)
     # The examples are separate messages.
-    values = {**macros.stable.fields, "systemprompt": _join_parts(system), "mesexamples": ""}
-    story_macros = replace(macros.stable, fields=values, rng=macros.current.rng)
+    fields = {**macros.stable.fields, "systemprompt": _join_parts(system), "mesexamples": ""}
+    story_macros = replace(macros.stable, fields=fields, rng=macros.current.rng)
     text = story_macros.expand(convert_story_string(preset.story_string)).strip()
     rendered_parts = [PromptPart("system", text, is_required=True)] if text else []
     return (*rendered_parts, *examples, *other_parts)
@@ -235,18 +235,18 @@ def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreRes
     fixed_prompts = [(at, one) for at, one in enumerate(prompts) if one.prompt.depth is None]
     prompts_before = [one for at, one in fixed_prompts if at < history_index]
     prompts_after = [one for at, one in fixed_prompts if at > history_index and one.text.strip()]
-    system_prompts = list(takewhile(_is_system, prompts_before))
+    system_prompts = list(takewhile(_is_system_prompt, prompts_before))
     deep_prompts = [one for one in prompts if one.prompt.depth is not None and one.text.strip()]
     pairs = list(_group_by_depth(deep_prompts))
     newest_messages = [one.message for depth, one in pairs if depth == 0]
     additions = [(depth, one.message, one.prompt.name or "prompt") for depth, one in pairs if depth]
     early_messages = [] if draft.history else [message for _, message, _ in additions]
-    system = [part for one in system_prompts for part in one.parts if part.text.strip()]
-    others = prompts_before[len(system_prompts) :]
-    pinned_messages = _build_messages_before(others, draft.pinned_messages, lore)
+    system_parts = [part for one in system_prompts for part in one.parts if part.text.strip()]
+    later_prompts = prompts_before[len(system_prompts) :]
+    pinned_messages = _build_messages_before_history(later_prompts, draft.pinned_messages, lore)
     return replace(
         draft,
-        system=tuple(system),
+        system=tuple(system_parts),
         pinned_messages=(*pinned_messages, *early_messages),
         history=insert_messages(additions, draft.history),
         closing_messages=(*newest_messages, *(one.message for one in prompts_after)),
@@ -266,8 +266,8 @@ def _fill_prompts(preset: Preset, macros: Macros, lore: LoreResult) -> Iterator[
             case _:
                 text = _fill_prompt(prompt, preset, macros)
                 section = "persona" if prompt.marker in _PERSONA_MARKER_MACROS else "system"
-                part = PromptPart(section, text, is_required=True)
-                yield _FilledPrompt(prompt, [part] if text else [])
+                prompt_part = PromptPart(section, text, is_required=True)
+                yield _FilledPrompt(prompt, [prompt_part] if text else [])
 
 
 def _fill_prompt(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
@@ -275,48 +275,48 @@ def _fill_prompt(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
         value = macros.fields.get(_PERSONA_MARKER_MACROS[prompt.marker], "")
         return macros.expand(prompt.content).strip() if value and prompt.content else value
     texts = {"main": macros.fields.get("charprompt"), "jailbreak": preset.post_history_instructions}
-    own_text = texts.get(prompt.marker or "")
-    if not own_text:
+    override_text = texts.get(prompt.marker or "")
+    if not override_text:
         return macros.expand(prompt.content).strip()
-    original = macros.expand(prompt.content).strip() if "{{" in own_text else ""
-    prompt_macros = replace(macros, fields={**macros.fields, "original": original})
-    return prompt_macros.expand(own_text).strip()
+    original_text = macros.expand(prompt.content).strip() if "{{" in override_text else ""
+    prompt_macros = replace(macros, fields={**macros.fields, "original": original_text})
+    return prompt_macros.expand(override_text).strip()
 
 
 def _format_lore(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence[PromptPart]:
     """Put lorebook entries into the format of their placeholder, such as `[Details: {0}]`."""
-    start, _, end = prompt.content.partition("{0}")
+    prefix, _, suffix = prompt.content.partition("{0}")
     if not parts or "{0}" not in prompt.content:
         return parts
-    first, *rest = parts
-    *others, last = replace(first, text=start + first.text), *rest
-    return [*others, replace(last, text=last.text + end)]
+    first_part, *rest = parts
+    *others, last = replace(first_part, text=prefix + first_part.text), *rest
+    return [*others, replace(last, text=last.text + suffix)]
 
 
-def _is_system(prompt: _FilledPrompt) -> bool:
+def _is_system_prompt(prompt: _FilledPrompt) -> bool:
     """Return whether a prompt can be part of the system message at the start."""
     has_examples = prompt.prompt.marker == "dialogueExamples"
     return not has_examples and (prompt.prompt.role == "system" or not prompt.text.strip())
 
 
-def _build_messages_before(
+def _build_messages_before_history(
     prompts: Sequence[_FilledPrompt], examples: Sequence[Message], lore: LoreResult
 ) -> list[Message]:
     """Return the messages between system message and history; join adjacent system messages."""
-    messages_so_far: list[Message] = []
+    joined_messages: list[Message] = []
     for one in prompts:
         messages = [one.message] if one.text.strip() else []
         if one.prompt.marker == "dialogueExamples":
-            top = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_TOP))
-            bottom = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
-            messages = [*top, *examples, *bottom]
+            start_lore = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_TOP))
+            end_lore = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
+            messages = [*start_lore, *examples, *end_lore]
         for message in messages:
-            if messages_so_far and messages_so_far[-1].role == message.role == "system":
-                content = f"{messages_so_far[-1].content}\n\n{message.content}"
-                messages_so_far[-1] = replace(messages_so_far[-1], content=content)
+            if joined_messages and joined_messages[-1].role == message.role == "system":
+                content = f"{joined_messages[-1].content}\n\n{message.content}"
+                joined_messages[-1] = replace(joined_messages[-1], content=content)
             else:
-                messages_so_far.append(message)
-    return messages_so_far
+                joined_messages.append(message)
+    return joined_messages
 
 
 def _to_lore_messages(parts: Sequence[PromptPart]) -> list[Message]:

@@ -49,15 +49,15 @@ class CardMacros:
 
 
 def build_card_macros(inputs: PromptInputs) -> CardMacros:
-    ids = [turn.speaker.id for turn in inputs.turns if turn.speaker]
-    people = [inputs.speakers.people[one] for one in dict.fromkeys(ids)]
+    speaker_ids = [turn.speaker.id for turn in inputs.turns if turn.speaker]
+    people = [inputs.speakers.people[one] for one in dict.fromkeys(speaker_ids)]
     preset, author, max_tokens = inputs.preset, inputs.incoming.author.id, inputs.max_input_tokens
-    characters = inputs.speakers.characters.items()
-    other_labels = [label for name, label in characters if name != preset.name]
+    character_labels = inputs.speakers.characters.items()
+    other_labels = [label for name, label in character_labels if name != preset.name]
     user_texts = [turn.text for turn in reversed(inputs.turns) if turn.role == "user"]
-    answers = [turn.text for turn in reversed(inputs.turns) if turn.role == "assistant"]
+    answer_texts = [turn.text for turn in reversed(inputs.turns) if turn.role == "assistant"]
     question_times = [turn.at for turn in inputs.turns[:-1] if turn.role == "user"]
-    stable = Macros(
+    stable_macros = Macros(
         char=preset.character_name,
         user=_join_names(people),
         now=inputs.incoming.at,
@@ -77,21 +77,21 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
         greetings=preset.greetings,
         idle_time=inputs.incoming.at - question_times[-1] if question_times else None,
     )
-    current = replace(
-        stable,
+    current_macros = replace(
+        stable_macros,
         user=inputs.speakers.people[author],
         rng=seeded_random(inputs.seed, turn_seed(inputs.turns[-1])),
         fields={
-            **stable.fields,
+            **stable_macros.fields,
             "persona": sanitize_persona(inputs.personas.get(author, "")),
             "input": user_texts[0],
             "lastusermessage": user_texts[0],
             "lastmessage": inputs.turns[-1].text,
-            "lastcharmessage": answers[0] if answers else "",
+            "lastcharmessage": answer_texts[0] if answer_texts else "",
             "lastmessageid": str(len(inputs.turns) - 1),
         },
     )
-    return CardMacros(stable, current)
+    return CardMacros(stable_macros, current_macros)
 
 
 def get_own_instructions(preset: Preset) -> str:
@@ -105,13 +105,13 @@ def choose_greeting(
     *,
     rng: random.Random,
     number: int | None = None,
-    characters: int = 1,
+    character_count: int = 1,
 ) -> str | None:
     """Return greeting `number` (from 1, by default 1), or None if the preset has no greetings.
 
     Long greetings are cut to the length of ten messages.
     """
-    greetings = preset.greetings_among(characters)
+    greetings = preset.select_greetings(character_count)
     if not greetings:
         return None
     text = greetings[max(1, min(number or 1, len(greetings))) - 1]

@@ -79,8 +79,8 @@ def compose(
     sent_turns = _select_newest_rounds(turns, preset.max_rounds, len(answers))
     history, newest_message = _build_history_and_newest(sent_turns, inputs, has_tags=has_tags)
     pinned_messages = [_to_pinned_message(one) for one in preset.messages]
-    system_parts, persona = _build_system_parts(inputs, stories)
-    if prompter := build_prompter(preset, persona.text):
+    system_parts, filled_persona = _build_system_parts(inputs, stories)
+    if prompter := build_prompter(preset, filled_persona.text):
         instruction, newest_message = _fill_prompter(prompter, newest_message.content)
         system_parts = _to_required_parts("system", instruction)
         if not isinstance(prompter, ChatPrompter):  # its prompt contains no turns
@@ -100,7 +100,7 @@ def compose(
         context=(*build_recent_stories(inputs, stories), *background),
         newest_message=newest_message,
         images=files.images,
-        stories=persona.stories,
+        stories=filled_persona.stories,
         left_out_items=(*omitted_items, *_list_left_out_items(inputs, unsent_count, stories)),
         memo=inputs.session.memo,
     )
@@ -109,24 +109,24 @@ def compose(
 
 def choose_template(preset: Preset) -> TemplateChoice:
     """Return the preset's chat template: its `template`, string templates, or the model's own."""
-    trim = preset.trim_inputs
+    trims_inputs = preset.trim_inputs
     match preset.template:
         case None:
             parameters = preset.parameters.items()
-            strings = {
+            template_strings = {
                 key: str(value)
                 for key, value in parameters
                 if key in STRING_TEMPLATES and value is not None
             }
-            return TemplateChoice(strings=strings or None, trim_inputs=trim)
+            return TemplateChoice(strings=template_strings or None, trim_inputs=trims_inputs)
         case "model":
-            return TemplateChoice(trim_inputs=trim)
+            return TemplateChoice(trim_inputs=trims_inputs)
         case dict() as texts:
-            return TemplateChoice(role_texts=texts, trim_inputs=trim)
+            return TemplateChoice(role_texts=texts, trim_inputs=trims_inputs)
         case str() as name if name in names():
-            return TemplateChoice(named=name, trim_inputs=trim)
+            return TemplateChoice(named=name, trim_inputs=trims_inputs)
         case source:
-            return TemplateChoice(source=source, trim_inputs=trim)
+            return TemplateChoice(source=source, trim_inputs=trims_inputs)
 
 
 def select_last_rounds(messages: Sequence[Item], max_rounds: int) -> Sequence[Item]:
@@ -182,15 +182,15 @@ def _build_base_prompt(inputs: PromptInputs, *, has_tags: bool, wants_variety: b
 
 def _choose_template_with_names(inputs: PromptInputs) -> TemplateChoice:
     preset, labels = inputs.preset, inputs.speakers
-    choice = choose_template(preset)
+    template_choice = choose_template(preset)
     if not preset.names_in_template:
-        return choice
+        return template_choice
     names = TemplateNames(
         char=labels.characters[preset.name],
         user=labels.people[inputs.incoming.author.id],
         is_group=uses_tags("default", inputs.turns, preset.name),
     )
-    return replace(choice, names=names)
+    return replace(template_choice, names=names)
 
 
 def _build_system_parts(
@@ -201,10 +201,10 @@ def _build_system_parts(
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
         filled_text = fill_persona(preset, stories, message=question)
         instructions = get_own_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
-        system = _to_required_parts("system", instructions)
+        instruction_parts = _to_required_parts("system", instructions)
         persona_texts = [filled_text.text, *list_additional_persona_texts(preset)]
-        parts = [one for text in persona_texts for one in _to_required_parts("persona", text)]
-        return [*system, *parts], filled_text
+        persona = [one for text in persona_texts for one in _to_required_parts("persona", text)]
+        return [*instruction_parts, *persona], filled_text
     filled_text = build_instructions(
         preset,
         stories,
@@ -231,13 +231,13 @@ def _to_required_parts(section: str, text: str | None) -> list[PromptPart]:
 
 
 def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[str, Message]:
-    values = parse_fields(text, prompter.fields)
+    field_values = parse_fields(text, prompter.fields)
     try:
-        messages = prompter.generate_prompt(values, return_dict=True)["messages"]
+        messages = prompter.generate_prompt(field_values, return_dict=True)["messages"]
     except UserError as error:
-        usage = format_ask_usage(prompter.fields)
+        usage_text = format_ask_usage(prompter.fields)
         raise UserError.translatable(
-            "{problem}. Write:\n{usage}", problem=error.text, usage=usage
+            "{problem}. Write:\n{usage}", problem=error.text, usage=usage_text
         ) from None
     instruction, user = (str(each["content"]).strip("\n") for each in messages)
     # Models answer user messages, so an instruction that contains all values becomes the question.
@@ -245,15 +245,15 @@ def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[
 
 
 def _list_left_out_items(
-    inputs: PromptInputs, dropped_turns: int, stories: Mapping[str, Sequence[Story]] | None
+    inputs: PromptInputs, dropped_turn_count: int, stories: Mapping[str, Sequence[Story]] | None
 ) -> tuple[DroppedItem, ...]:
     items = []
-    if dropped_turns:
+    if dropped_turn_count:
         reason = f"max_rounds is {inputs.preset.max_rounds}"
-        items.append(DroppedItem("history", "", reason, dropped_turns))
+        items.append(DroppedItem("history", "", reason, dropped_turn_count))
     if stories is not None:
-        needed_stories = find_story_queries(inputs.preset, inputs.incoming.text).items()
-        missing_count = sum(limit for query, limit in needed_stories if query not in stories)
+        story_limits = find_story_queries(inputs.preset, inputs.incoming.text).items()
+        missing_count = sum(limit for query, limit in story_limits if query not in stories)
         if missing_count:
             items.append(DroppedItem("stories", "", _SEARCH_FAILED_REASON, missing_count))
     return tuple(items)
@@ -272,35 +272,35 @@ def _build_history_and_newest(
 def _to_messages(
     turns: Sequence[Turn], inputs: PromptInputs, *, has_tags: bool
 ) -> tuple[Message, ...]:
-    own_name, labels = inputs.preset.name, inputs.speakers
+    own_preset, labels = inputs.preset.name, inputs.speakers
 
     def to_plain_message(turn: Turn) -> Message:
-        return Message(_to_role(turn, own_name), strip_ask_command(turn.text))
+        return Message(_to_role(turn, own_preset), strip_ask_command(turn.text))
 
     def to_tagged_message(turn: Turn) -> Message:
         if turn.role == "system":  # no speaker, as in narration
             return to_plain_message(turn)
-        label = labels.find_label(turn, own_name)
-        return Message(_to_role(turn, own_name), labels.tag_text(label, turn.text), name=label)
+        label = labels.find_label(turn, own_preset)
+        return Message(_to_role(turn, own_preset), labels.tag_text(label, turn.text), name=label)
 
     # Earlier turns become the same messages in every prompt of a conversation, so they are reused.
-    memo, key = inputs.session.memo, ("messages", own_name)
+    memo, cache_key = inputs.session.memo, ("messages", own_preset)
     if not has_tags:
-        return map_incrementally(memo, key, None, turns, to_plain_message)
-    return map_incrementally(memo, key, labels.tagging_key, turns, to_tagged_message)
+        return map_incrementally(memo, cache_key, None, turns, to_plain_message)
+    return map_incrementally(memo, cache_key, labels.tagging_key, turns, to_tagged_message)
 
 
-def _to_role(turn: Turn, preset: str) -> Role:
-    """Return a turn's role in the prompts of `preset`, in which other characters are users."""
-    return turn.role if turn.preset is None or turn.preset == preset else "user"
+def _to_role(turn: Turn, preset_name: str) -> Role:
+    """Return a turn's role in the prompts of `preset_name`, in which other characters are users."""
+    return turn.role if turn.preset is None or turn.preset == preset_name else "user"
 
 
 def _list_stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
     """Return the preset's stop strings, and the tags of the other speakers, latest first."""
-    own_name = inputs.preset.name
-    other_labels = inputs.speakers.other_labels(own_name)
-    newest_first = [inputs.speakers.find_label(turn, own_name) for turn in reversed(inputs.turns)]
-    labels = [one for one in dict.fromkeys([*newest_first, *other_labels]) if one in other_labels]
+    own_preset = inputs.preset.name
+    other_labels = inputs.speakers.other_labels(own_preset)
+    all_labels = [inputs.speakers.find_label(turn, own_preset) for turn in reversed(inputs.turns)]
+    labels = [one for one in dict.fromkeys([*all_labels, *other_labels]) if one in other_labels]
     return (*inputs.preset.stop_sequences, *(f"\n{label}:" for label in labels))
 
 
@@ -314,11 +314,11 @@ def _select_sampling_parameters(preset: Preset) -> dict[str, object]:
 
 async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> FittedPrompt:
     """Fit a draft to the limits of preset and backend; raise `UserError` or `BackendError`."""
-    limit, encoding = preset.max_input_tokens, preset.token_counter
+    preset_limit, encoding = preset.max_input_tokens, preset.token_counter
     max_prompt_tokens = await backend.max_prompt_tokens(draft.base)
     if encoding is None:
         estimate = await backend.text_counter(draft.base)
-        max_tokens = find_lowest_limit(limit, max_prompt_tokens)
+        max_tokens = find_lowest_limit(preset_limit, max_prompt_tokens)
         return await fit_draft(draft, max_tokens, backend.count_tokens, estimate)
     fitted, count = await fit_for_preset(preset, draft), backend.count_tokens
     if max_prompt_tokens is None or await count(fitted.prompt) <= max_prompt_tokens:
@@ -344,7 +344,7 @@ async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
     return await fit_draft(draft, limit, estimate_prompt, token_counter)
 
 
-async def prompt_limit_if_needed(preset: Preset, backend: Backend) -> int | None:
+async def find_prompt_limit_if_needed(preset: Preset, backend: Backend) -> int | None:
     """Return the model's context size, or None if the preset has no lore, persona, or memory.
 
     Raises `BackendError`.

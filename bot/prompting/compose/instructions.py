@@ -25,10 +25,10 @@ PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scena
 """Maps the preset keys that describe a character to the macros that insert their texts."""
 
 
-def find_persona_prefix(key: str, preset: Preset) -> str:
+def find_persona_prefix(field_name: str, preset: Preset) -> str:
     """Return the text before a preset's personality or scenario, or "" for other keys."""
     prefixes = {"personality": f"{preset.character_name}'s personality: ", "scenario": "Scenario: "}
-    return prefixes.get(key, "")
+    return prefixes.get(field_name, "")
 
 
 def list_additional_persona_texts(preset: Preset) -> Sequence[str]:
@@ -41,7 +41,7 @@ def list_additional_persona_texts(preset: Preset) -> Sequence[str]:
 
 def find_story_queries(preset: Preset, message: str) -> Mapping[str, int]:
     """Return the persona's story queries, each with its number of stories."""
-    return _parse_persona_with_queries(preset).story_queries(message)
+    return _parse_persona_with_queries(preset).list_story_queries(message)
 
 
 def build_recent_stories(
@@ -126,11 +126,11 @@ def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPro
     choice = preset.prompter
     if choice is None:
         return None
-    parts: Instruction = choice.instruction
+    prompt_parts: Instruction = choice.instruction
     if choice.user is not None:
-        parts = {"system": choice.instruction, "user": choice.user}
-    kind = AlpacaPrompter if choice.kind == "alpaca" else ChatPrompter
-    prompter = kind(parts, choice.extra_keys)
+        prompt_parts = {"system": choice.instruction, "user": choice.user}
+    prompter_class = AlpacaPrompter if choice.kind == "alpaca" else ChatPrompter
+    prompter = prompter_class(prompt_parts, choice.extra_keys)
     prompter.set_model_configs(system=system)
     return prompter
 

@@ -48,11 +48,11 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
     texts = [f"{inputs.speaker_label(turn)}: {turn.text}" for turn in turns]
     time_budget = RegexTimeBudget()
 
-    def search(length: int, activated_at: Mapping[str, int], macros: Macros) -> LoreResult:
-        rng = seeded_random("lore", inputs.seed, turn_seed(turns[length - 1]))
+    def search(turn_count: int, activated_at: Mapping[str, int], macros: Macros) -> LoreResult:
+        rng = seeded_random("lore", inputs.seed, turn_seed(turns[turn_count - 1]))
         return LorebookSearch(
             book,
-            texts[:length],
+            texts[:turn_count],
             budget=limit // _LORE_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT,
             count=counter_for_model(inputs.preset.model),
             random_float=rng.random,
@@ -70,12 +70,12 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
 
 def _find_earlier_prompt_lengths(book: Lorebook, inputs: PromptInputs) -> list[int]:
     """Return how many turns each earlier prompt had, if its lorebook effects may still last."""
-    effect_length = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
-    if not effect_length:
+    max_effect_length = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
+    if not max_effect_length:
         return []
     # Look back twice as far, because an earlier effect may have prevented this one.
-    oldest = max(1, len(inputs.turns) - 2 * effect_length)
-    turns = list(enumerate(inputs.turns))[oldest:]
+    oldest_index = max(1, len(inputs.turns) - 2 * max_effect_length)
+    turns = list(enumerate(inputs.turns))[oldest_index:]
     answer_indexes = [index for index, turn in turns if inputs.is_own_turn(turn)]
     max_prompts = min(_MAX_REPLAYED_PROMPTS, _MAX_REPLAYED_ENTRIES // len(book.entries))
     return answer_indexes[max(0, len(answer_indexes) - max_prompts) :]
@@ -87,11 +87,11 @@ def build_lore_parts_at(lore: LoreResult, *positions: EntryPosition) -> list[Pro
 
 def join_outlet_texts(lore: LoreResult) -> Mapping[str, str]:
     """Return the texts of outlet entries, by outlet name."""
-    texts: dict[str, list[str]] = defaultdict(list)
+    texts_by_outlet: dict[str, list[str]] = defaultdict(list)
     for entry in lore.entries:
         if entry.position is EntryPosition.OUTLET:
-            texts[entry.outlet].append(entry.content)
-    return {name: "\n".join(contents) for name, contents in texts.items()}
+            texts_by_outlet[entry.outlet].append(entry.content)
+    return {name: "\n".join(contents) for name, contents in texts_by_outlet.items()}
 
 
 def build_newest_lore_parts(lore: LoreResult) -> list[PromptPart]:
@@ -122,16 +122,16 @@ def insert_messages(
     units, position = [], 0
     for unit in history:
         end = position + len(unit.messages)
-        contents = [*messages_by_position.pop(position, ())]
+        unit_contents = [*messages_by_position.pop(position, ())]
         # Messages inserted earlier at the same place come after these.
         for message, name in unit.contents or [(message, "") for message in unit.messages]:
-            contents.append((message, name))
+            unit_contents.append((message, name))
             position += not name
             # The last unit also contains what comes right before the newest message.
             if not name and (position < end or unit is history[-1]):
-                contents += messages_by_position.pop(position, ())
-        is_longer = len(contents) > len(unit.all_messages)
-        units.append(replace(unit, contents=tuple(contents)) if is_longer else unit)
+                unit_contents += messages_by_position.pop(position, ())
+        has_insertions = len(unit_contents) > len(unit.all_messages)
+        units.append(replace(unit, contents=tuple(unit_contents)) if has_insertions else unit)
     return tuple(units)
 
 
@@ -148,13 +148,13 @@ def build_parts_without_history(
 
 def report_inactive_entries(lore: LoreResult) -> list[DroppedItem]:
     """Return a receipt item for each inactive entry; entries with unmatched keys share one."""
-    decisions = [decision for decision in lore.decisions if not decision.is_activated]
+    inactive_decisions = [decision for decision in lore.decisions if not decision.is_activated]
     items = [
         DroppedItem("lore", one.entry.label, one.reason, was_wanted=one.is_over_budget)
-        for one in decisions
+        for one in inactive_decisions
         if one.reason != KEYS_NOT_FOUND_REASON
     ]
-    labels = [one.entry.label for one in decisions if one.reason == KEYS_NOT_FOUND_REASON]
+    labels = [one.entry.label for one in inactive_decisions if one.reason == KEYS_NOT_FOUND_REASON]
     if labels:
         items.append(_report_unmatched_entries(labels))
     return items[:_MAX_REPORTED_ENTRIES]

@@ -31,8 +31,8 @@ def build_memories(
         tokens_left -= len(text.encode(errors="replace")) / _BYTES_PER_TOKEN + 1
         if tokens_left < 0:
             break
-        name, number = _describe_source(inputs, one), one.memory.id
-        parts.append(PromptPart("memory", text, name, one.score, priority=1, memory_id=number))
+        name, memory_id = _describe_source(inputs, one), one.memory.id
+        parts.append(PromptPart("memory", text, name, one.score, priority=1, memory_id=memory_id))
     dropped_items = []
     if over_budget_count := len(ranked.memories) - len(parts):
         dropped_items.append(DroppedItem("memory", "", _BUDGET_REASON, over_budget_count))
@@ -43,28 +43,28 @@ def build_memories(
     return parts, dropped_items
 
 
-def _format_memory(inputs: PromptInputs, ranked: RankedMemory) -> str:
-    memory = ranked.memory
+def _format_memory(inputs: PromptInputs, ranked_memory: RankedMemory) -> str:
+    memory = ranked_memory.memory
     text = " ".join(strip_hidden_text(memory.text).split())[:_MAX_MEMORY_CHARS]
     is_named = memory.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}
-    about = f" of {_name_subject(inputs, ranked)}" if is_named else ""
+    subject_phrase = f" of {_name_subject(inputs, ranked_memory)}" if is_named else ""
     teller = memory.told_by
     source = f" ({_find_speaker_label(inputs, teller.id, teller.name)} told you)" if teller else ""
-    return f"[You remember{about}] {text.translate(_BRACKET_REPLACEMENTS)}{source}"
+    return f"[You remember{subject_phrase}] {text.translate(_BRACKET_REPLACEMENTS)}{source}"
 
 
-def _describe_source(inputs: PromptInputs, ranked: RankedMemory) -> str:
+def _describe_source(inputs: PromptInputs, ranked_memory: RankedMemory) -> str:
     """Describe a memory for receipts: its subject, author, and day, and why it was recalled."""
-    memory = ranked.memory
-    date = datetime.fromtimestamp(memory.since, UTC).date().isoformat()
+    memory = ranked_memory.memory
+    told_date = datetime.fromtimestamp(memory.since, UTC).date().isoformat()
     author = _find_speaker_label(inputs, memory.said_by, "")
     author_text = f", {author}" if author else ""
-    about = _name_subject(inputs, ranked)
-    return f"#{memory.id} {about}{author_text}, {date}: {ranked.reason}"
+    about = _name_subject(inputs, ranked_memory)
+    return f"#{memory.id} {about}{author_text}, {told_date}: {ranked_memory.reason}"
 
 
-def _name_subject(inputs: PromptInputs, ranked: RankedMemory) -> str:
-    subject = ranked.memory.subject
+def _name_subject(inputs: PromptInputs, ranked_memory: RankedMemory) -> str:
+    subject = ranked_memory.memory.subject
     if subject.key == inputs.preset.name:
         return "yourself"
     return _find_speaker_label(inputs, subject.key, subject.name or subject.kind)

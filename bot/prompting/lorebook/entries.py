@@ -193,16 +193,16 @@ class KeyMatcher:
             return None
         return _SECONDARY_REASON.with_values(found=reason, logic=entry.logic.replace("_", " "))
 
-    def matching_keys(self, entry: LoreEntry, text: str) -> list[str]:
+    def find_keys(self, entry: LoreEntry, text: str) -> list[str]:
         """Return the entry's keys, primary and secondary, that a text contains."""
         keys = (*entry.keys, *entry.secondary_keys)
         return [key for key in dict.fromkeys(keys) if self._contains_key(text, key, entry)]
 
     def _secondary_keys_match(self, entry: LoreEntry, text: str) -> bool:
-        matches = (self._contains_key(text, key, entry) for key in entry.secondary_keys)
-        is_any = entry.logic in {KeyLogic.AND_ANY, KeyLogic.NOT_ANY}
+        key_matches = (self._contains_key(text, key, entry) for key in entry.secondary_keys)
+        needs_any_match = entry.logic in {KeyLogic.AND_ANY, KeyLogic.NOT_ANY}
         is_negated = entry.logic in {KeyLogic.NOT_ANY, KeyLogic.NOT_ALL}
-        return (any(matches) if is_any else all(matches)) != is_negated
+        return (any(key_matches) if needs_any_match else all(key_matches)) != is_negated
 
     def _contains_key(self, text: str, key: str, entry: LoreEntry) -> bool:
         if is_regex(key) and not isinstance(pattern := compile_key(key), str):
@@ -212,13 +212,13 @@ class KeyMatcher:
             return False
         own, book = entry, self._book
         if not (book.case_sensitive if own.case_sensitive is None else own.case_sensitive):
-            key, text = key.lower(), self._lowercase(text)
+            key, text = key.lower(), self._to_lowercase_cached(text)
         whole = book.match_whole_words if own.match_whole_words is None else own.match_whole_words
         if not whole or len(key.split()) > 1:  # SillyTavern matches phrases as substrings
             return key in text
         return find_word(key, text) is not None
 
-    def _lowercase(self, text: str) -> str:
+    def _to_lowercase_cached(self, text: str) -> str:
         if text not in self._lowercase_texts:
             self._lowercase_texts[text] = text.lower()
         return self._lowercase_texts[text]
@@ -230,8 +230,8 @@ class KeyMatcher:
             return False
         started_at = self._cpu_seconds()
         try:
-            timeout = min(_MAX_SECONDS_PER_KEY, time_budget.seconds_left)
-            return pattern.search(text, timeout=timeout) is not None
+            timeout_seconds = min(_MAX_SECONDS_PER_KEY, time_budget.seconds_left)
+            return pattern.search(text, timeout=timeout_seconds) is not None
         except TimeoutError:
             time_budget.slow_keys.add(key)
             return False
@@ -246,10 +246,10 @@ def is_regex(key: str) -> bool:
 @lru_cache(maxsize=2048)
 def compile_key(key: str) -> regex.Pattern[str] | Text:
     """Compile a key of the form `/pattern/flags`, or return what is wrong with it."""
-    literal = _REGEX_LITERAL.fullmatch(key)
-    if literal is None:
+    literal_match = _REGEX_LITERAL.fullmatch(key)
+    if literal_match is None:
         return translatable("it is not of the form {form}", form="/pattern/flags")
-    pattern, flag_letters = literal[1], literal[2]
+    pattern, flag_letters = literal_match[1], literal_match[2]
     for javascript_syntax, python_syntax in _SYNTAX_REPLACEMENTS:
         pattern = pattern.replace(javascript_syntax, python_syntax)
     if len(pattern) > _MAX_PATTERN_CHARS:

@@ -83,22 +83,22 @@ def read_lorebook(data: object, source: str) -> Lorebook:
 
 
 def _parse_entry(
-    row: object, index: int, name: str | int, is_card: bool, source: str
+    row: object, index: int, entry_key: str | int, is_card: bool, source: str
 ) -> LoreEntry | None:
-    """Parse the entry with the key or index `name`; return None if the row is not an object."""
+    """Parse the entry with key or index `entry_key`; return None if the row is not an object."""
     if not isinstance(row, Mapping):
         return None
     fields = JsonFields(row)
     order_key = "insertion_order" if "insertion_order" in row else "order"
     order = fields.integer(order_key)
-    is_order = order is not None or row.get(order_key) is None
-    if not isinstance(row.get("content") or "", str) or not is_order:
+    has_valid_order = order is not None or row.get(order_key) is None
+    if not isinstance(row.get("content") or "", str) or not has_valid_order:
         problem = translatable(
             "{where}: `content` must be text and `{order}` must be a number",
             where=_describe_place(source, index),
             order=order_key,
         )
-        raise LocatedPresetError(problem, ("entries", name))
+        raise LocatedPresetError(problem, ("entries", entry_key))
     is_card = "keys" in row or (is_card and "key" not in row)
     return _apply_decorators(_parse_row(row, is_card=is_card, order=_or_default(order, 100)))
 
@@ -124,22 +124,22 @@ def _find_problems(
 ) -> Iterator[Text]:
     weight_left = _MAX_REGEX_WEIGHT
     for index, (row, entry) in enumerate(zip(rows, entries, strict=True)):
-        place = _describe_place(source, index)
+        place_description = _describe_place(source, index)
         if entry is None or not isinstance(row, Mapping):
-            yield translatable("{where} is skipped: it is not an object", where=place)
+            yield translatable("{where} is skipped: it is not an object", where=place_description)
             continue
         if not 0 <= _read_position_number(row) < len(POSITIONS):
             yield translatable(
                 "{where}: the position {number} is not supported; the entry goes before the"
                 " character",
-                where=place,
+                where=place_description,
                 number=_read_position_number(row),
             )
         for key in filter(is_regex, (*entry.keys, *entry.secondary_keys)):
             if isinstance(problem := compile_key(key), str):
                 yield translatable(
                     "{where}: the key {key} is matched as plain text: {problem}",
-                    where=place,
+                    where=place_description,
                     key=repr(key[:60]),
                     problem=problem,
                 )
@@ -256,9 +256,9 @@ def _with_unique_ids(entries: Iterable[LoreEntry | None]) -> list[LoreEntry]:
     for index, entry in enumerate(entries):
         if entry is None:
             continue
-        uid = entry.uid if entry.uid and entry.uid not in used_ids else f"#{index}"
-        used_ids.add(uid)
-        unique_entries.append(replace(entry, uid=uid))
+        unique_id = entry.uid if entry.uid and entry.uid not in used_ids else f"#{index}"
+        used_ids.add(unique_id)
+        unique_entries.append(replace(entry, uid=unique_id))
     return unique_entries
 
 

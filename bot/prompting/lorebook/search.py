@@ -69,8 +69,8 @@ class LorebookSearch:
         self._entries = sorted(
             book.entries, key=lambda entry: (entry.uid not in self._sticky_ids, -entry.order)
         )
-        levels = {entry.delay_until_recursion for entry in book.entries} - {0}
-        self._recursion_levels = sorted(levels)  # recursion levels not reached yet
+        recursion_levels = {entry.delay_until_recursion for entry in book.entries} - {0}
+        self._recursion_levels = sorted(recursion_levels)  # recursion levels not reached yet
         self._recursion_level = self._recursion_levels.pop(0) if self._recursion_levels else 0
         self._time_budget = time_budget or RegexTimeBudget()
         self._key_matcher = KeyMatcher(book, self._time_budget)
@@ -102,45 +102,45 @@ class LorebookSearch:
             tuple(ordered_entries), decisions, self._reasons, self._tokens, self._activated_at
         )
 
-    def _resume_effect(self, entry: LoreEntry, begin: int | None) -> None:
+    def _resume_effect(self, entry: LoreEntry, activated_at: int | None) -> None:
         """Continue an entry's sticky or cooldown time if the message that started it exists."""
-        if begin is None or begin >= len(self._messages):
+        if activated_at is None or activated_at >= len(self._messages):
             return
-        ends = begin + entry.sticky
-        if len(self._messages) < ends:
+        sticky_end = activated_at + entry.sticky
+        if len(self._messages) < sticky_end:
             self._sticky_ids.add(entry.uid)
-        elif len(self._messages) < ends + entry.cooldown:
-            self._cooldown_ends[entry.uid] = ends + entry.cooldown
+        elif len(self._messages) < sticky_end + entry.cooldown:
+            self._cooldown_ends[entry.uid] = sticky_end + entry.cooldown
         else:
             return
-        self._activated_at[entry.uid] = begin
+        self._activated_at[entry.uid] = activated_at
 
     def _find_triggered_entries(self, *, is_recursion: bool) -> list[LoreEntry]:
         triggered_entries = []
         for entry in self._entries:
             if entry.uid in self._activated_entries or entry.uid in self._rejected_ids:
                 continue
-            blocking_reason = self._blocking_reason(entry, is_recursion=is_recursion)
-            reason = None if blocking_reason else self._trigger_reason(entry)
+            blocking_reason = self._find_blocking_reason(entry, is_recursion=is_recursion)
+            reason = None if blocking_reason else self._find_trigger_reason(entry)
             if reason is None:
-                self._reasons[entry.uid] = blocking_reason or self._not_found_reason(entry)
+                self._reasons[entry.uid] = blocking_reason or self._explain_not_found(entry)
             else:
                 self._reasons[entry.uid] = reason
                 triggered_entries.append(entry)
         return triggered_entries
 
-    def _blocking_reason(self, entry: LoreEntry, *, is_recursion: bool) -> str | None:
-        now = len(self._messages)
+    def _find_blocking_reason(self, entry: LoreEntry, *, is_recursion: bool) -> str | None:
+        message_count = len(self._messages)
         if not entry.enabled:
             return marked("it is disabled")
-        if now < entry.delay:
+        if message_count < entry.delay:
             return _DELAY_REASON.with_values(messages=entry.delay)
         if entry.uid in self._sticky_ids:
             return None
         if entry.uid in self._cooldown_ends:
             return _COOLDOWN_REASON.with_values(messages=self._cooldown_ends[entry.uid])
-        level = entry.delay_until_recursion
-        if level and (not is_recursion or level > self._recursion_level):
+        required_level = entry.delay_until_recursion
+        if required_level and (not is_recursion or required_level > self._recursion_level):
             return marked("it waits for another entry to be activated (recursion)")
         if is_recursion and entry.exclude_recursion:
             return self._reasons[entry.uid]
@@ -148,14 +148,14 @@ class LorebookSearch:
             marked("its author switched it off (@@dont_activate)") if entry.never_active else None
         )
 
-    def _trigger_reason(self, entry: LoreEntry) -> str | None:
+    def _find_trigger_reason(self, entry: LoreEntry) -> str | None:
         if entry.constant:
             return marked("it is always active (constant)")
         if entry.uid in self._sticky_ids:
             return marked("it is sticky")
-        return self._key_matcher.describe_match(entry, self._scan_text(entry))
+        return self._key_matcher.describe_match(entry, self._get_scanned_text(entry))
 
-    def _scan_text(self, entry: LoreEntry) -> str:
+    def _get_scanned_text(self, entry: LoreEntry) -> str:
         depth = self._book.scan_depth if entry.scan_depth is None else entry.scan_depth
         recursion_count = len(self._recursion_texts)
         if (depth, recursion_count) not in self._scan_texts:  # most entries share a text
@@ -164,7 +164,7 @@ class LorebookSearch:
             self._scan_texts[depth, recursion_count] = "".join(f"\x01{text}\n" for text in texts)
         return self._scan_texts[depth, recursion_count]
 
-    def _not_found_reason(self, entry: LoreEntry) -> str:
+    def _explain_not_found(self, entry: LoreEntry) -> str:
         slow_keys = self._time_budget.slow_keys
         if slow_keys and not slow_keys.isdisjoint((*entry.keys, *entry.secondary_keys)):
             return marked("its regular expression took too long and was skipped")
@@ -180,22 +180,22 @@ class LorebookSearch:
             replace(entry, content=self._expand(entry.content)) if has_macros(entry) else entry
             for entry in triggered_entries
         ]
-        rivals = _reject_group_rivals(
+        rivalry_reasons = _reject_group_rivals(
             triggered_entries,
             list(self._activated_entries.values()),
-            sticky=frozenset(self._sticky_ids),
+            sticky_ids=frozenset(self._sticky_ids),
             random_float=self._random_float,
         )
         new_entries = []
         for entry, tokens in self._with_token_counts(triggered_entries):
-            rejection = (
-                rivals.get(entry.uid)
-                or self._failed_probability_reason(entry)
-                or self._over_budget_reason(entry, tokens)
+            rejection_reason = (
+                rivalry_reasons.get(entry.uid)
+                or self._find_probability_reason(entry)
+                or self._find_budget_reason(entry, tokens)
             )
-            if rejection:
+            if rejection_reason:
                 self._rejected_ids.add(entry.uid)
-                self._reasons[entry.uid] = rejection
+                self._reasons[entry.uid] = rejection_reason
                 continue
             self._activated_entries[entry.uid] = entry
             self._tokens += tokens
@@ -207,22 +207,22 @@ class LorebookSearch:
     def _with_token_counts(self, entries: Sequence[LoreEntry]) -> Iterator[tuple[LoreEntry, int]]:
         """Yield entries with their token counts, or with 0 once the budget is exceeded."""
         for start in range(0, len(entries), _COUNT_BATCH_SIZE):
-            batch = entries[start : start + _COUNT_BATCH_SIZE]
-            contents = [one.content for one in batch if self._is_counted(one)]
+            entry_batch = entries[start : start + _COUNT_BATCH_SIZE]
+            contents = [one.content for one in entry_batch if self._is_counted(one)]
             counts = iter(self._count(contents) if contents else ())
-            token_counts = [next(counts) if self._is_counted(one) else 0 for one in batch]
-            yield from zip(batch, token_counts, strict=True)
+            token_counts = [next(counts) if self._is_counted(one) else 0 for one in entry_batch]
+            yield from zip(entry_batch, token_counts, strict=True)
 
     def _is_counted(self, entry: LoreEntry) -> bool:
         return entry.ignores_budget or not self._is_budget_exceeded
 
-    def _failed_probability_reason(self, entry: LoreEntry) -> str | None:
-        is_certain = entry.probability >= 100 or entry.uid in self._sticky_ids
-        if is_certain or self._random_float() * 100 < entry.probability:
+    def _find_probability_reason(self, entry: LoreEntry) -> str | None:
+        is_always_activated = entry.probability >= 100 or entry.uid in self._sticky_ids
+        if is_always_activated or self._random_float() * 100 < entry.probability:
             return None
         return _PROBABILITY_REASON.with_values(percent=f"{entry.probability:g}")
 
-    def _over_budget_reason(self, entry: LoreEntry, tokens: int) -> str | None:
+    def _find_budget_reason(self, entry: LoreEntry, tokens: int) -> str | None:
         if entry.ignores_budget:
             return None
         self._is_budget_exceeded = self._is_budget_exceeded or self._tokens + tokens > self._budget
@@ -233,14 +233,14 @@ class LorebookSearch:
 
     def _should_search_again(self, new_entries: Sequence[LoreEntry]) -> bool:
         """Return whether to search again: in new entries' texts, or at the next recursion level."""
-        contents = [entry.content for entry in new_entries if not entry.prevent_recursion]
-        self._recursion_texts += contents
+        new_texts = [entry.content for entry in new_entries if not entry.prevent_recursion]
+        self._recursion_texts += new_texts
         if self._is_budget_exceeded or not self._book.recursive:
             return False
-        if not contents and self._recursion_levels:
+        if not new_texts and self._recursion_levels:
             self._recursion_level = self._recursion_levels.pop(0)
             return True
-        return bool(contents)
+        return bool(new_texts)
 
 
 def _expand_keys(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
@@ -252,7 +252,7 @@ def _reject_group_rivals(
     triggered_entries: Sequence[LoreEntry],
     activated_entries: Sequence[LoreEntry],
     *,
-    sticky: frozenset[str],
+    sticky_ids: frozenset[str],
     random_float: Callable[[], float],
 ) -> Mapping[str, str]:
     """Return why entries were not chosen in their groups, by uid; already active entries win."""
@@ -267,7 +267,7 @@ def _reject_group_rivals(
         active_entry = active_entries.get(group)
         if active_entry is not None:
             winners: Sequence[LoreEntry] = [active_entry]
-        elif sticky_rivals := [entry for entry in rivals if entry.uid in sticky]:
+        elif sticky_rivals := [entry for entry in rivals if entry.uid in sticky_ids]:
             winners = sticky_rivals
         else:
             winners = _choose_winner(rivals, random_float)
@@ -308,11 +308,11 @@ def try_lorebook(
     book: Lorebook, text: str, *, budget: int, count: TextTokenCounter
 ) -> LorebookTrial:
     """Find the entries that a text activates; each line is a message, and all chances succeed."""
-    lines = [line for line in text.split("\n") if line.strip()]
-    search = LorebookSearch(book, lines, budget=budget, count=count, random_float=lambda: 0.0)
+    text_lines = [line for line in text.split("\n") if line.strip()]
+    search = LorebookSearch(book, text_lines, budget=budget, count=count, random_float=lambda: 0.0)
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())
-    searched_text = "\n".join(f"\x01{line}" for line in lines)
-    entries = [(one, matcher.matching_keys(one.entry, searched_text)) for one in result.decisions]
+    searched_text = "\n".join(f"\x01{line}" for line in text_lines)
+    entries = [(one, matcher.find_keys(one.entry, searched_text)) for one in result.decisions]
     key_ranges = _find_matches({key for _, keys in entries for key in keys}, text)
     return LorebookTrial(entries, result.tokens, list(_skip_overlaps(key_ranges)))
 
@@ -329,17 +329,17 @@ def _find_matches(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
                 continue
             yield from (match.span() for match in matches)
             continue
-        wanted_text = key.strip() if searched_text is text else key.strip().lower()
-        position = searched_text.find(wanted_text) if wanted_text else -1
+        searched_key = key.strip() if searched_text is text else key.strip().lower()
+        position = searched_text.find(searched_key) if searched_key else -1
         while position >= 0:
-            yield position, position + len(wanted_text)
-            position = searched_text.find(wanted_text, position + len(wanted_text))
+            yield position, position + len(searched_key)
+            position = searched_text.find(searched_key, position + len(searched_key))
 
 
 def _skip_overlaps(ranges: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield ranges by start, longest first, omitting those that overlap an earlier range."""
-    end = 0
+    last_end = 0
     for begin, range_end in sorted(ranges, key=lambda one: (one[0], -one[1])):
-        if begin >= end and range_end > begin:
+        if begin >= last_end and range_end > begin:
             yield begin, range_end
-            end = range_end
+            last_end = range_end

@@ -51,15 +51,15 @@ def preset_id(name: str) -> str:
     return unicodedata.normalize("NFKC", name).casefold()
 
 
-def name_problem(name: str) -> Text | None:
+def find_name_problem(name: str) -> Text | None:
     """Return why a name cannot be used in commands and file names, or None if it can."""
     normalized_name = unicodedata.normalize("NFKC", name)
     if all(char.isspace() or is_invisible(char) for char in name):
         return translatable("a name must not be empty")
     if len(name) > MAX_NAME_CHARS:
         return translatable("a name can have at most {limit} characters", limit=MAX_NAME_CHARS)
-    categories = (unicodedata.category(char) for char in name if char not in _JOINERS)
-    if not _FORBIDDEN_CATEGORIES.isdisjoint(categories):
+    char_categories = (unicodedata.category(char) for char in name if char not in _JOINERS)
+    if not _FORBIDDEN_CATEGORIES.isdisjoint(char_categories):
         return translatable("a name must not contain control characters or line breaks")
     if _PATH_SEPARATORS.search(normalized_name):
         return translatable("a name must not contain path separators")
@@ -104,8 +104,8 @@ def find_parameter_problem(name: str) -> Text | None:
 
 
 def _is_in_group(name: str, group: str) -> bool:
-    rules = _REFUSED_PARAMETERS[group]
-    return name in rules["names"] or name.startswith(tuple(rules["prefixes"]))
+    name_rules = _REFUSED_PARAMETERS[group]
+    return name in name_rules["names"] or name.startswith(tuple(name_rules["prefixes"]))
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ class _InRange:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise PydanticCustomError("number", "must be a number")
         if not self.low <= value <= self.high:  # also rejects NaN
-            raise self._out_of_range()
+            raise self._build_range_error()
         if self.is_whole and value != int(value):
             raise PydanticCustomError("whole", "must be a whole number")
         return value
 
-    def _out_of_range(self) -> PydanticCustomError:
+    def _build_range_error(self) -> PydanticCustomError:
         bounds = {"low": f"{self.low:g}", "high": f"{self.high:g}"}
         if self.low < self.high:
             return PydanticCustomError("range", "must be between {low} and {high}", bounds)

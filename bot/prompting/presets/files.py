@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from bot.chat.session import PresetVersion
 from bot.errors import PresetError, UserError
 from bot.prompting.lorebook.files import LocatedPresetError, read_lorebook
-from bot.prompting.presets.fields import Parameters, name_problem, preset_id
+from bot.prompting.presets.fields import Parameters, find_name_problem, preset_id
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import is_lorebook, json_files, path_inside, read_preset_text
@@ -55,12 +55,12 @@ def load_presets(directory: Path) -> dict[str, Preset]:
 
 
 def read_presets(
-    directory: Path, describe_other: Callable[[str, Path], str | None] | None = None
+    directory: Path, describe_other_file: Callable[[str, Path], str | None] | None = None
 ) -> PresetsInFolder:
     """Read all presets in a folder; raise `PresetError` if the folder cannot be read.
 
-    Lorebooks are skipped. For a file that is not a preset, `describe_other` may return what it is
-    instead, or None.
+    Lorebooks are skipped. For a file that is not a preset, `describe_other_file` may return what it
+    is instead, or None.
     """
     folder_presets = PresetsInFolder()
     files_by_id: dict[str, Path] = {}
@@ -73,7 +73,7 @@ def read_presets(
             preset = load_preset_lorebook(parse_preset(text, str(file)), file)
         except PresetError as error:
             folder_presets.names[file] = _find_preset_name(text) or file.stem
-            description = describe_other and describe_other(text, file)
+            description = describe_other_file and describe_other_file(text, file)
             folder_presets.problems[file] = description or error_text(error)
             continue
         folder_presets.names[file] = preset.name
@@ -89,13 +89,13 @@ def read_presets(
     return folder_presets
 
 
-def _find_preset_name(text: str) -> str | None:
+def _find_preset_name(file_text: str) -> str | None:
     try:
-        value = read_json(text).value
+        value = read_json(file_text).value
     except JsonSyntaxError:
         return None
     name = value.get("name") if isinstance(value, dict) else None
-    return name if isinstance(name, str) and not name_problem(name) else None
+    return name if isinstance(name, str) and not find_name_problem(name) else None
 
 
 def parse_preset(text: str, source: str) -> Preset:
@@ -147,7 +147,7 @@ def validate_preset(data: object, source: str) -> Preset:
     try:
         return Preset.model_validate(data)
     except ValidationError as error:
-        problems = preset_problems(error, JsonDocument(data))
+        problems = list_preset_problems(error, JsonDocument(data))
         pattern = marked("{file}: {problem}")
         lines = [translatable(pattern, file=source, problem=one.text) for one in problems]
         raise PresetError(join_texts(lines)) from error
@@ -172,17 +172,17 @@ def find_preset(
     presets: Mapping[str, Preset], word: str, disabled_reasons: Mapping[str, str] = _NO_REASONS
 ) -> Preset:
     """Find a preset by name, ignoring case; raise `PresetError` if it is missing or disabled."""
-    by_id = {preset.id: preset for preset in presets.values()}
+    presets_by_id = {preset.id: preset for preset in presets.values()}
     wanted_id = preset_id(word.strip())
-    if wanted_id in by_id:
-        return by_id[wanted_id]
+    if wanted_id in presets_by_id:
+        return presets_by_id[wanted_id]
     for name, reason in disabled_reasons.items():
         if preset_id(name) == wanted_id:
             raise PresetError.translatable(
                 "the preset {name} is disabled: {reason}", name=name, reason=reason
             )
-    if matches := difflib.get_close_matches(wanted_id, by_id, n=1):
-        closest_name = repr(by_id[matches[0]].name)
+    if matches := difflib.get_close_matches(wanted_id, presets_by_id, n=1):
+        closest_name = repr(presets_by_id[matches[0]].name)
         raise PresetError.translatable(
             "no preset {word}; did you mean {near}?", word=repr(word), near=closest_name
         )
@@ -237,14 +237,14 @@ def write_whole_file(file: Path, content: bytes) -> None:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
 
 
-def _contains_preset(file: Path, preset: Preset) -> bool:
+def _contains_preset(file: Path, sought_preset: Preset) -> bool:
     text = read_preset_text(file)
     if is_lorebook(text):
         return False
     try:
-        return parse_preset(text, str(file)).id == preset.id
+        return parse_preset(text, str(file)).id == sought_preset.id
     except PresetError:
-        return file.stem == preset.id  # an invalid file is replaced
+        return file.stem == sought_preset.id  # an invalid file is replaced
 
 
 MAX_PROBLEMS = 100
@@ -284,10 +284,10 @@ def check_preset(text: str) -> CheckedPreset:
     try:
         return CheckedPreset(Preset.model_validate(document.value), document=document)
     except ValidationError as error:
-        return CheckedPreset(None, preset_problems(error, document), document)
+        return CheckedPreset(None, list_preset_problems(error, document), document)
 
 
-def preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[PresetProblem]:
+def list_preset_problems(error: ValidationError, document: JsonDocument) -> Sequence[PresetProblem]:
     """Describe a document's problems, ordered by line, up to `MAX_PROBLEMS`."""
     errors = [(document.line_at(_find_problem_path(one)), one) for one in error.errors()]
     errors.sort(key=lambda one: one[0])
@@ -303,8 +303,8 @@ def _describe_error(problem: ErrorDetails) -> Text:
     key = _format_path(path)
     match problem["type"]:
         case "extra_forbidden":
-            hint = _suggest_key(path)
-            return translatable("unknown key {key}{hint}", key=repr(key), hint=hint)
+            key_suggestion = _suggest_key(path)
+            return translatable("unknown key {key}{hint}", key=repr(key), hint=key_suggestion)
         case "missing":
             return translatable("the key {key} is missing", key=repr(key))
         case "value_error":
@@ -337,8 +337,8 @@ def _suggest_key(path: tuple[str | int, ...]) -> Text:
     normalized_key = unknown_key.lower().replace("-", "_")
     match difflib.get_close_matches(normalized_key, known_keys + parameters, n=1):
         case [near] if near in parameters:
-            suggestion = f"'parameters': {{\"{near}\": ...}}"
-            return translatable("; did you mean {name}?", name=suggestion)
+            suggested_line = f"'parameters': {{\"{near}\": ...}}"
+            return translatable("; did you mean {name}?", name=suggested_line)
         case [near]:
             return translatable("; did you mean {name}?", name=repr(near))
         case _:
@@ -346,11 +346,11 @@ def _suggest_key(path: tuple[str | int, ...]) -> Text:
 
 
 def _list_keys_at(path: tuple[str | int, ...]) -> list[str]:
-    model: type[BaseModel] = Preset
+    model_class: type[BaseModel] = Preset
     for step in path:
         if isinstance(step, str):
-            model = _find_model_in(model.model_fields[step].annotation)
-    return list(model.model_fields)
+            model_class = _find_model_in(model_class.model_fields[step].annotation)
+    return list(model_class.model_fields)
 
 
 def _find_model_in(annotation: object) -> type[BaseModel]:

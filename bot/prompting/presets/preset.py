@@ -27,9 +27,9 @@ from bot.prompting.presets.fields import (
     Parameters,
     PresetMessage,
     StrictModel,
+    find_name_problem,
     find_parameter_problem,
     lower,
-    name_problem,
     preset_id,
 )
 from bot.prompting.presets.regex_scripts import RegexScript, find_pattern_problem
@@ -63,7 +63,7 @@ NonEmptyText = Annotated[str, Field(min_length=1)]
 NonEmptyTexts = Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)]
 
 
-def _to_validator(check: Callable[[Any], object]) -> AfterValidator:
+def _make_validator(check: Callable[[Any], object]) -> AfterValidator:
     """Return a validator that rejects a value if `check` raises or returns a problem."""
 
     def validate(value: object) -> object:
@@ -108,12 +108,12 @@ def _find_wake_word_problem(word: str) -> Text | None:
 
 
 def _find_tool_problem(name: str) -> str | None:
-    tools = (*BUILTIN_TOOL_NAMES, *enabled_plugins("tools"))
-    known_names = " or ".join(map(repr, tools))
-    return None if name in tools else f"should be {known_names}, not {name!r}"
+    tool_names = (*BUILTIN_TOOL_NAMES, *enabled_plugins("tools"))
+    known_names = " or ".join(map(repr, tool_names))
+    return None if name in tool_names else f"should be {known_names}, not {name!r}"
 
 
-_ToolName = Annotated[str, _to_validator(_find_tool_problem)]
+_ToolName = Annotated[str, _make_validator(_find_tool_problem)]
 
 
 class WakeRules(StrictModel):
@@ -124,7 +124,7 @@ class WakeRules(StrictModel):
     names: StrictBool = True
     """Whether the bot answers messages that contain one of the character's names as a word."""
     words: Annotated[
-        tuple[Annotated[NonEmptyText, _to_validator(_find_wake_word_problem)], ...],
+        tuple[Annotated[NonEmptyText, _make_validator(_find_wake_word_problem)], ...],
         Field(max_length=MAX_LIST_ITEMS),
     ] = ()
     """Words or phrases that the bot answers to, as whole words in a message, ignoring case;
@@ -181,9 +181,9 @@ EncodingName: TypeAlias = Literal[
 ScopeName: TypeAlias = Literal["channel", "user", "thread", "reply_chain"]
 
 
-def _expand_shorthand(key: str) -> BeforeValidator:
+def _expand_shorthand(field_key: str) -> BeforeValidator:
     """Return a validator that accepts a plain string as shorthand for an object with this key."""
-    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+    return BeforeValidator(lambda value: {field_key: value} if isinstance(value, str) else value)
 
 
 class PresetBudget(StrictModel):
@@ -238,7 +238,7 @@ class Preset(StrictModel):
     See docs/sources.md#rodel.
     """
 
-    name: Annotated[str, _to_validator(name_problem)]
+    name: Annotated[str, _make_validator(find_name_problem)]
     provider: NonEmptyText
     model: NonEmptyText
     system: str | None = None
@@ -255,8 +255,8 @@ class Preset(StrictModel):
     avatar: str | None = None
     """The URL of a picture."""
     role_name: str | None = None
-    persona: Annotated[str, _to_validator(_find_persona_problem)] | None = None
-    character: Annotated[NonEmptyText, _to_validator(_find_path_problem)] | None = None
+    persona: Annotated[str, _make_validator(_find_persona_problem)] | None = None
+    character: Annotated[NonEmptyText, _make_validator(_find_path_problem)] | None = None
     """A file with persona and stories, relative to the presets folder, or a built-in role."""
     stories: Literal["persona", "recent"] = "persona"
     """Where stories are inserted: in the persona, or before the newest message."""
@@ -273,7 +273,7 @@ class Preset(StrictModel):
     """A system message after the newest message."""
     prompts: Annotated[tuple[OrderedPrompt, ...], Field(max_length=_MAX_MESSAGES)] = ()
     """SillyTavern's prompt order, used instead of Troupe's."""
-    lorebook: Annotated[str | dict[str, object], _to_validator(_check_lorebook)] | None = None
+    lorebook: Annotated[str | dict[str, object], _make_validator(_check_lorebook)] | None = None
     """SillyTavern's World Info, a card's `character_book`, or a file next to the preset's."""
     regex_scripts: Annotated[tuple[RegexScript, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
     """Replacements in answers; with any, an answer is shown only once it is complete."""
@@ -287,7 +287,7 @@ class Preset(StrictModel):
     max_output_tokens: StrictInt | None = Field(None, ge=1, le=_MAX_OUTPUT_TOKENS)
     token_counter: EncodingName | None = None
     """The encoding in which tokens are counted; null: the backend's own tokenizer."""
-    template: Annotated[str | dict[str, object], _to_validator(_check_template)] | None = None
+    template: Annotated[str | dict[str, object], _make_validator(_check_template)] | None = None
     """A registered name, Jinja source, `model` (the GGUF's own), or the JSON of an LMDeploy chat
     template; used instead of string templates."""
     names_in_template: StrictBool = False
@@ -338,14 +338,14 @@ class Preset(StrictModel):
         """The name of the preset that gives a user-made character its behavior; "" for others."""
         return self._behavior_of
 
-    def behaving_as(self, other: "Preset") -> "Preset":
+    def behaving_as(self, behavior_preset: "Preset") -> "Preset":
         """Return this character with another preset's model, limits, and rules, but not tools."""
-        values = {name: getattr(other, name) for name in type(self).model_fields}
-        copy = self.model_copy(
-            update={name: value for name, value in values.items() if name not in _CHARACTER_KEYS}
+        fields = {name: getattr(behavior_preset, name) for name in type(self).model_fields}
+        character_copy = self.model_copy(
+            update={name: value for name, value in fields.items() if name not in _CHARACTER_KEYS}
         )
-        copy._behavior_of = other.name  # noqa: SLF001 # our own copy
-        return copy
+        character_copy._behavior_of = behavior_preset.name  # noqa: SLF001 # our own copy
+        return character_copy
 
     @property
     def character_name(self) -> str:
@@ -357,7 +357,7 @@ class Preset(StrictModel):
         return bool(self.character or self.persona or self.role_name or self.avatar)
 
     @property
-    def has_order(self) -> bool:
+    def has_prompt_order(self) -> bool:
         """Whether the preset sets the order of its prompts; one with a prompter does not."""
         return bool(self.prompts) and self.prompter is None
 
@@ -370,15 +370,15 @@ class Preset(StrictModel):
         """All greetings, in the order of their numbers for `/new`."""
         return tuple(text for text in (self.greeting, *self.alternate_greetings) if text)
 
-    def greetings_among(self, characters: int) -> tuple[str, ...]:
+    def select_greetings(self, count: int) -> tuple[str, ...]:
         """Return the greetings for a channel with this many active characters."""
-        return self.group_greetings if characters > 1 and self.group_greetings else self.greetings
+        return self.group_greetings if count > 1 and self.group_greetings else self.greetings
 
     @property
     def with_fallbacks(self) -> tuple["Preset", ...]:
         """This preset, followed by a copy of this preset for each fallback model."""
-        models = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
-        return (self, *(self.model_copy(update=model) for model in models))
+        fallback_models = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
+        return (self, *(self.model_copy(update=model) for model in fallback_models))
 
     @property
     def output_limit(self) -> int | None:

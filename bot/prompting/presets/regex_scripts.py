@@ -40,10 +40,10 @@ class RegexScript(StrictModel):
 
     @field_validator("find")
     @classmethod
-    def _check_pattern(cls, find: str) -> str:
-        if problem := find_pattern_problem(find):
+    def _check_pattern(cls, pattern: str) -> str:
+        if problem := find_pattern_problem(pattern):
             raise ValueError(problem)
-        return find
+        return pattern
 
 
 def run_scripts(
@@ -73,8 +73,8 @@ def _run_script(
     def fill(match: regex.Match[str]) -> str:
         def insert_group(reference: regex.Match[str]) -> str:
             group = reference[2] or int(reference[1])
-            exists = group in match.re.groupindex or group in range(match.re.groups + 1)
-            group_text = match[group] if exists else ""
+            group_exists = group in match.re.groupindex or group in range(match.re.groups + 1)
+            group_text = match[group] if group_exists else ""
             for unwanted_text in script.trim:
                 group_text = (group_text or "").replace(unwanted_text, "")
             return group_text or ""

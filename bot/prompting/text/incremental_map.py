@@ -39,25 +39,25 @@ def map_incrementally(
     return values
 
 
-def _find_overlap(before: tuple[Item, ...], after: tuple[Item, ...]) -> tuple[int, int]:
-    """Find the slice of `before` that `after` starts with; return its start and end."""
-    if not before or not after:
+def _find_overlap(old: tuple[Item, ...], new: tuple[Item, ...]) -> tuple[int, int]:
+    """Find the slice of `old` that `new` starts with; return its start and end."""
+    if not old or not new:
         return 0, 0
     begin = 0
-    if before[0] is not after[0]:
-        if after[0] not in before:
+    if old[0] is not new[0]:
+        if new[0] not in old:
             return 0, 0
-        begin = before.index(after[0])
-    max_length = min(len(before) - begin, len(after))
+        begin = old.index(new[0])
+    max_length = min(len(old) - begin, len(new))
     for length in range(max_length, max(-1, max_length - _MAX_CHANGED_ITEMS), -1):
         end = begin + length
         # The last items are compared first, because they usually differ.
-        if length and not _is_same(before[end - 1], after[length - 1]):
+        if length and not _is_same(old[end - 1], new[length - 1]):
             continue
-        if before[begin:end] == after[:length]:
+        if old[begin:end] == new[:length]:
             return begin, end
-    pairs = zip(before[begin:], after, strict=False)
-    equal_pairs = takewhile(lambda pair: _is_same(*pair), pairs)
+    item_pairs = zip(old[begin:], new, strict=False)
+    equal_pairs = takewhile(lambda pair: _is_same(*pair), item_pairs)
     return begin, begin + sum(1 for _ in equal_pairs)
 
 

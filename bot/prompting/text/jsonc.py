@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeVar
 from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import Text, marked, to_translatable, translatable
 
-Path = tuple[str | int, ...]
+JsonPath = tuple[str | int, ...]
 """The keys and indexes that lead to a value, such as ("messages", 0, "role")."""
 
 MAX_DEPTH = 64
@@ -48,14 +48,14 @@ class JsonDocument:
         self.value = value
         self._text = text
 
-    def line_at(self, path: Path) -> int:
+    def line_at(self, path: JsonPath) -> int:
         """Return the line of a key or, if it does not exist, of the innermost value around it."""
         while path not in self._key_lines:
             path = path[:-1]
         return self._key_lines[path]
 
     @cached_property
-    def _key_lines(self) -> dict[Path, int]:
+    def _key_lines(self) -> dict[JsonPath, int]:
         return _find_key_lines(self._text)
 
 
@@ -75,31 +75,31 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
     """Parse strict JSON; raise `JsonSyntaxError` if it is invalid or cannot be stored."""
     has_duplicates = False
 
-    def build_object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    def build_object(keys_and_values: list[tuple[str, object]]) -> dict[str, object]:
         nonlocal has_duplicates
-        members = dict(pairs)
-        has_duplicates |= len(members) < len(pairs)
+        members = dict(keys_and_values)
+        has_duplicates |= len(members) < len(keys_and_values)
         return members
 
     value: object = None
     try:
         value = json.loads(text, object_pairs_hook=build_object, parse_constant=_refuse_constant)
-        level = [value]
+        nested_values = [value]
         for _ in range(MAX_DEPTH + 1):
-            level = [inner for outer in level for inner in _list_children(outer)]
-        json.dumps(value if not level else 0, ensure_ascii=False, allow_nan=False).encode()
+            nested_values = [inner for outer in nested_values for inner in _list_children(outer)]
+        json.dumps(value if not nested_values else 0, ensure_ascii=False, allow_nan=False).encode()
     except json.JSONDecodeError as error:
         problem = to_translatable(error.msg[0].lower() + error.msg[1:])
         raise JsonSyntaxError(problem, error.lineno) from None
     except RecursionError:
-        level = [text]
+        nested_values = [text]
     except UnicodeEncodeError:
         raise JsonSyntaxError(
             translatable("this text has a lone surrogate, which cannot be stored")
         ) from None
     except ValueError:  # not a number, or one with too many digits
         raise JsonSyntaxError(translatable("this number is too large")) from None
-    if level:
+    if nested_values:
         raise JsonSyntaxError(
             translatable("brackets are nested more than {limit} levels deep", limit=MAX_DEPTH)
         )
@@ -123,12 +123,12 @@ def _blank_out_comment(match: re.Match[str]) -> str:
     return match[1] or re.sub(r"[^\n]", " ", match[0])
 
 
-def _find_key_lines(text: str) -> dict[Path, int]:
+def _find_key_lines(text: str) -> dict[JsonPath, int]:
     """Return the line of each key and list item in valid JSON.
 
     Raises `JsonSyntaxError` for duplicate keys.
     """
-    lines: dict[Path, int] = {(): 1}
+    lines_by_path: dict[JsonPath, int] = {(): 1}
     line, end = 1, 0
     open_path: list[Any] = []  # the current key or index in each open container; None before a key
     for token in _TOKEN.finditer(text):
@@ -141,20 +141,20 @@ def _find_key_lines(text: str) -> dict[Path, int]:
             open_path[-1] = current_key + 1 if isinstance(current_key, int) else None
         elif current_key is None:
             open_path[-1] = json.loads(symbol)
-            if first := lines.get(tuple(open_path)):
+            if first := lines_by_path.get(tuple(open_path)):
                 problem = translatable(
                     "duplicate key {key}, first used on line {first}",
                     key=repr(open_path[-1]),
                     first=first,
                 )
                 raise JsonSyntaxError(problem, line)
-            lines[tuple(open_path)] = line
+            lines_by_path[tuple(open_path)] = line
         else:
             if isinstance(current_key, int):
-                lines[tuple(open_path)] = line
+                lines_by_path[tuple(open_path)] = line
             if symbol in {"{", "["}:
                 open_path.append(None if symbol == "{" else 0)
-    return lines
+    return lines_by_path
 
 
 T = TypeVar("T")
@@ -201,9 +201,9 @@ class JsonFields:
     def list_of_objects(self, name: str) -> list[Mapping[str, object]]:
         return [one for one in self._read(name, list) or [] if isinstance(one, Mapping)]
 
-    def _read(self, name: str, kind: type[T]) -> T | None:
+    def _read(self, name: str, value_type: type[T]) -> T | None:
         value = self.values.get(name)
-        return value if isinstance(value, kind) else None
+        return value if isinstance(value, value_type) else None
 
 
 def _clean_text(text: str) -> str:

@@ -15,13 +15,13 @@ _WATCHED_SUFFIXES = frozenset({".json", ".jsonl", ".zip"})
 
 def read_file_stamps(directory: Path) -> FileStamps:
     """Return the modification time and size of each preset, lorebook and character file."""
-    stamps = {}
+    stamps_by_file = {}
     for file in (*directory.glob("*"), *directory.glob("*/*")):
         if file.suffix.lower() in _WATCHED_SUFFIXES:
             with contextlib.suppress(OSError):  # deleted in the meantime
-                status = file.stat()
-                stamps[file] = (status.st_mtime_ns, status.st_size)
-    return stamps
+                file_status = file.stat()
+                stamps_by_file[file] = (file_status.st_mtime_ns, file_status.st_size)
+    return stamps_by_file
 
 
 def json_files(directory: Path) -> list[Path]:

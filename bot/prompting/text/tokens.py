@@ -23,7 +23,7 @@ except ImportError:  # the extra is not installed
     load_encoding = None
 
 
-_LONGEST_SIDE, _SHORTEST_SIDE, _TILE = 2048, 768, 512
+_LONGEST_SIDE, _SHORTEST_SIDE, _TILE_SIDE = 2048, 768, 512
 _BASE_TOKENS, _TOKENS_PER_TILE = 85, 170  # GPT-4o's; most services use fewer
 _ASSUMED_SIZE = (_LONGEST_SIDE, _LONGEST_SIDE * 3)  # the maximum: a linked image may have any size
 _MAX_HEADER_CHARS = 64 * 1024  # in base64; a JPEG's size may come after an embedded preview
@@ -36,27 +36,27 @@ def estimate_image_tokens(image: Image) -> int:
     width, height = read_image_size(image) or _ASSUMED_SIZE
     scale = min(1.0, _LONGEST_SIDE / max(width, height))
     scale *= min(1.0, _SHORTEST_SIDE / max(1.0, min(width, height) * scale))
-    columns, rows = (max(1, math.ceil(side * scale / _TILE)) for side in (width, height))
+    columns, rows = (max(1, math.ceil(side * scale / _TILE_SIDE)) for side in (width, height))
     return _BASE_TOKENS + _TOKENS_PER_TILE * columns * rows
 
 
 def read_image_size(image: Image) -> tuple[int, int] | None:
     """Return an image's width and height from its header in a `data:` URI, or None if unknown."""
-    kind, _, encoded = image.url.partition(";base64,")
-    if not kind.startswith("data:image/") or not encoded:
+    uri_start, _, encoded_data = image.url.partition(";base64,")
+    if not uri_start.startswith("data:image/") or not encoded_data:
         return None
-    header = encoded[:_MAX_HEADER_CHARS]
+    encoded_header = encoded_data[:_MAX_HEADER_CHARS]
     try:
-        data = base64.b64decode(header[: len(header) // 4 * 4])
+        data = base64.b64decode(encoded_header[: len(encoded_header) // 4 * 4])
         return _parse_image_size(data)
     except (binascii.Error, struct.error):
         return None
 
 
 def _parse_image_size(data: bytes) -> tuple[int, int] | None:
-    for signature, form, offset in ((b"\x89PNG", ">II", 16), (b"GIF8", "<HH", 6)):
+    for signature, struct_format, offset in ((b"\x89PNG", ">II", 16), (b"GIF8", "<HH", 6)):
         if data.startswith(signature):
-            width, height = struct.unpack_from(form, data, offset)
+            width, height = struct.unpack_from(struct_format, data, offset)
             return width, height
     if data.startswith(b"\xff\xd8"):
         return next(_find_jpeg_sizes(data), None)
@@ -132,10 +132,10 @@ class EncodingCounter:
     def prompt_tokens(self, prompt: Prompt) -> int:
         """Count a prompt's tokens by OpenAI's rules for messages and images."""
         messages = prompt.messages
-        overhead = _ANSWER_START_TOKENS + _TOKENS_PER_MESSAGE * len(messages)
+        overhead_tokens = _ANSWER_START_TOKENS + _TOKENS_PER_MESSAGE * len(messages)
         images = [image for message in messages if message.parts for image in message.images]
         text_tokens = sum(self([message.content for message in messages]))
-        return overhead + sum(map(estimate_image_tokens, images)) + text_tokens
+        return overhead_tokens + sum(map(estimate_image_tokens, images)) + text_tokens
 
     def _count_cached(self, text: str) -> int:
         key = hash(text), len(text)

@@ -83,8 +83,8 @@ def make_embedding(vectors: Case) -> Callable[[str], Vector]:
 def parse_placeholders(given: Case) -> object:
     return [
         {
-            "n": placeholder.stories,
-            "max_token": placeholder.tokens,
+            "n": placeholder.max_stories,
+            "max_token": placeholder.max_tokens,
             "query": "default" if placeholder.query is None else placeholder.query,
             "lid": placeholder.line_index,
         }

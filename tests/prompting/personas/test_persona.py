@@ -35,7 +35,7 @@ def fill_persona(
 @pytest.mark.parametrize("line", TABLES["limits"])
 def test_limits_of_several_stories_may_be_in_any_order(line: str) -> None:
     assert parse_persona(line).placeholders == (
-        Placeholder(0, stories=2, tokens=9, needs_one_story=False),
+        Placeholder(0, max_stories=2, max_tokens=9, needs_one_story=False),
     )
 
 
@@ -75,7 +75,7 @@ def test_stories_replace_placeholders(
 def test_queries_request_enough_stories_to_avoid_repetition(
     text: str, queries: dict[str, int]
 ) -> None:
-    assert parse_persona(text).story_queries("hi") == queries
+    assert parse_persona(text).list_story_queries("hi") == queries
 
 
 def test_stories_and_names_are_not_expanded_again() -> None:
@@ -136,15 +136,15 @@ def test_limits_are_respected_and_no_story_is_repeated(
 
     ids = [story.id for story in made.stories]
     assert ids == sorted(set(ids))
-    assert len(ids) <= persona.story_queries("hi").get("hi", 0)
+    assert len(ids) <= persona.list_story_queries("hi").get("hi", 0)
     several = [
         placeholder for placeholder in persona.placeholders if not placeholder.needs_one_story
     ]
     assume(len(several) == len(persona.placeholders))
     spent = sum(words([story.text for story in made.stories]))
     assert tokens is None or spent <= max(tokens, 0)
-    if len(several) == 1 and several[0].tokens > 0:
-        assert spent <= several[0].tokens
+    if len(several) == 1 and several[0].max_tokens > 0:
+        assert spent <= several[0].max_tokens
 
 
 @pytest.mark.parametrize(("before", "after"), TABLES["brackets"])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
-from bot.prompting.presets.fields import name_problem
+from bot.prompting.presets.fields import find_name_problem
 from bot.prompting.presets.files import export_preset, find_preset, load_presets, parse_preset
 from bot.prompting.presets.preset import Preset
 from tests.attacks import attack_texts
@@ -143,7 +143,7 @@ def test_names_unusable_in_commands_or_files_are_rejected(name: str, problem: st
 def test_names_with_path_separators_are_rejected() -> None:
     names = attack_texts("path_traversal")
 
-    accepted = {name for name in names if name_problem(name) is None}
+    accepted = {name for name in names if find_name_problem(name) is None}
 
     # A symbolic link is a matter of the folder, not of its name.
     assert accepted == {"symlink_to_root.gguf"}
