@@ -78,10 +78,8 @@ class PromptPreview:
         candidates: Sequence[SpeakerCandidate],
     ) -> NextAnswer:
         characters, problem = _list_considered(candidates, active), None
-        message_group = MessageGroup(claim, InboxMessage(0, message, 0))
-        context = await self.sources.load_context(
-            message_group, AskedQuestion(message, speakers), active
-        )
+        group = MessageGroup(claim, InboxMessage(0, message, 0))
+        context = await self.sources.load_context(group, AskedQuestion(message, speakers), active)
         for speaker in speakers:
             try:
                 receipt = await self._compose_prompt(speaker, context)
@@ -147,9 +145,8 @@ class DraftComposer:
     async def count_tokens(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
         if preset.token_counter:
             return get_counter(preset.token_counter)(texts)
-        counter = await self.sources.backends[preset.provider].text_counter(
-            build_bare_prompt(preset)
-        )
+        prompt = build_bare_prompt(preset)
+        counter = await self.sources.backends[preset.provider].text_counter(prompt)
         return counter(texts)
 
     async def find_recorded_scene(self, conversation: str) -> Scene | None:

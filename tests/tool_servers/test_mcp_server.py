@@ -72,7 +72,7 @@ async def demo(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpSer
 async def test_only_read_only_tools_are_offered_by_default(demo: McpServer) -> None:
     assert [one.name for one in demo.specs] == [f"demo_{name}" for name in READING]
     assert demo.omitted_tools == ["delete"]
-    assert demo.specs[0].description == "Tell the weather of a city."
+    assert demo.specs[0].description == "Tell the weather in a city."
 
 
 @pytest.mark.asyncio(loop_scope="module")
