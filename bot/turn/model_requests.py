@@ -173,33 +173,27 @@ class ModelRequests:
         build_seconds = self.clock.monotonic() - started_at
         is_live = preset.stream and not (context.in_place_of or preset.regex_scripts)
         name_line, lane = request.name_line, message.address.lane
-        show = _prefix_speaker_line(name_line, live_reply.feed if is_live else _ignore_partial_text)
+        show = _prefix_speaker_line(name_line, live_reply.feed if is_live else _ignore_text)
         answer_check = await self.create_check(message.scopes, preset.provider)
-        replace_shown_text = (
-            (lambda text: live_reply.replace(name_line + text)) if is_live else _ignore_partial_text
-        )
+        revise = (lambda text: live_reply.replace(name_line + text)) if is_live else _ignore_text
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
         urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
         token_limit = fitted_prompt.tokens + (MAX_TOOL_TOKENS if tools else 0)
-        cost_reservation = self.spending.reserve_cost(
-            preset, message, fitted_prompt.prompt, token_limit
-        )
-        async with cost_reservation as reservation:
+        cost = self.spending.reserve_cost(preset, message, fitted_prompt.prompt, token_limit)
+        async with cost as reservation:
             slot = self.slots.hold(preset.provider, stop, show_wait, chat=lane, urgency=urgency)
             async with slot:
                 prompt = replace(reservation.prompt, has_fallback=request.has_fallback)
                 queued_seconds = self.clock.now() - message.at.timestamp()
-                with (
-                    log_failed_steps(build_seconds, fitted_prompt.tokens, self.clock),
-                    ExitStack() as stack,
-                ):
+                log_steps = log_failed_steps(build_seconds, fitted_prompt.tokens, self.clock)
+                with log_steps, ExitStack() as stack:
                     if not context.in_place_of and message.wake is not None:
                         show_notice = live_reply.show_slow_start
                         stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, show_notice))
                     answer = await generate_answer(
                         *(backend, prompt, show, show_wait, self.clock, stop),
                         partial(self.spending.reserve_continuation, reservation),
-                        *(tools, visible_limit, preset.provider, replace_shown_text),
+                        *(tools, visible_limit, preset.provider, revise),
                         answer_check if is_live else None,
                     )
                     answer = _apply_regex_scripts(answer, preset, message)
@@ -328,5 +322,5 @@ def _show_wait(stop: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -
         live_reply.show_wait(waiting)
 
 
-def _ignore_partial_text(_partial_text: object) -> None:
+def _ignore_text(_partial_text: object) -> None:
     """Do nothing with partial text, because only the complete answer is shown."""

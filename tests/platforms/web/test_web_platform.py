@@ -178,11 +178,11 @@ async def test_message_that_is_sent_again_appears_once(service: Service, channel
 
 async def test_service_ends_when_only_companion_platforms_are_left(tmp_path: Path) -> None:
     settings = write_settings(tmp_path, [NORA])
-    screen, (source, end) = StringIO(), os.pipe()
+    screen, (input_fd, end) = StringIO(), os.pipe()
     os.write(end, b"hello\n")
     os.close(end)
     spec = PlatformSpec(kind="terminal", factory=f"{__name__}:make_lines", uses_terminal=True)
-    LINES.update(source=source, screen=screen)
+    LINES.update(input_fd=input_fd, output=screen)
     async with open_service(settings, lambda _line: None, [spec, SPEC]) as service:
         await service.serve()
     assert "hello" in screen.getvalue()
