@@ -149,7 +149,7 @@ class Toolbox:
 
     async def _call(self, call: ToolCall) -> str:
         if len(self.records) >= _MAX_CALLS:
-            raise ToolFailed(f"an answer has at most {_MAX_CALLS} calls; answer now")
+            raise ToolFailed(f"an answer can make at most {_MAX_CALLS} calls; answer now")
         tool = self._tools.get(call.name)
         if tool is None:
             remedy = f"there are {', '.join(self._tools)}" if self._tools else "answer without it"

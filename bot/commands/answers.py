@@ -171,7 +171,7 @@ _COMMANDS_WITH_BUTTONS = frozenset({"preset", "settings", "forget", "new", "star
 TYPING_HINTS = {
     ButtonAction.ENTER_NAME: translatable("Write /preset use and the name of the preset."),
     ButtonAction.ENTER_ABOUT: translatable(
-        "Write /me and how you describe yourself, or /me clear to delete it."
+        "Write /me followed by a description of yourself, or /me clear to delete it."
     ),
 }
 """Hints that say what to type on platforms without forms."""

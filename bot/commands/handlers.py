@@ -47,7 +47,7 @@ SETTINGS_GROUP = CommandSpec(
 )
 _SEE_DECISIONS_ACTION = translatable("see why I answer messages here")
 _STOP_OTHERS_ACTION = translatable("stop the answer to somebody else's question")
-_SEE_PROMPT_ACTION = translatable("see the exact prompt, because it contains my instructions")
+_SEE_PROMPT_ACTION = translatable("see the exact prompt, which contains my instructions")
 
 
 @dataclass(eq=False)

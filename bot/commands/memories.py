@@ -247,7 +247,7 @@ class MemoryHandlers:
         reach_word = request.argument.partition(" ")[2].strip().lower() or "server"
         problem = None
         if reach_word not in _REACH_BY_WORD:
-            problem = translatable("Use /memory widen NUMBER server, everywhere, or here.")
+            problem = translatable("Use /memory widen NUMBER and one of server, everywhere, here.")
         elif memory.said_by != message.author.id:
             problem = translatable("Only the person who said it can choose who may know it.")
         elif memory.place.is_private:
@@ -540,7 +540,7 @@ class MemoryHandlers:
         stored_memory = await self.memories.add(replace(memory, model=model, vector=vector))
         if stored_memory is None:
             raise UserError(
-                translatable("I can't remember that: it's about somebody who switched me off.")
+                translatable("I can't remember that: it's about somebody who opted out.")
             )
         return stored_memory
 

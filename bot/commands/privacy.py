@@ -74,7 +74,7 @@ _OVERLAP_SECONDS = 600.0  # each query starts this much earlier: clocks differ, 
 
 @value_class
 class DeletionRequests:
-    """Queues deletions in conversations, since only their workers may change histories."""
+    """Queues deletions for the workers of conversations: only they may change histories."""
 
     personal_data: PersonalData
     personas: UserPersonas

@@ -74,7 +74,7 @@ def pack_vectors(rows: npt.ArrayLike, count: int) -> list[PackedVector]:
         raise EmbeddingError(f"the model did not return vectors: {error}") from None
     is_valid = matrix.ndim == _MATRIX_DIMENSIONS and matrix.size > 0 and np.isfinite(matrix).all()
     if len(matrix) != count or not is_valid:
-        raise EmbeddingError(f"the model returned {matrix.shape} numbers for {count} texts")
+        raise EmbeddingError(f"the model returned shape {matrix.shape} for {count} texts")
     lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
     return [row.tobytes() for row in matrix / np.maximum(lengths, np.finfo(np.float32).tiny)]
 

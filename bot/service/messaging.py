@@ -138,7 +138,7 @@ class MessagingContainer(StorageContainer, ABC):
         return None
 
     async def is_refused(self, message: IncomingMessage) -> bool:
-        """Return whether the author may not use the bot, or this cannot be determined."""
+        """Return True if the author may not use the bot, or if that cannot be determined."""
         try:
             return await self.access.find_refusal(message) is not None
         except StoreError:

@@ -98,7 +98,7 @@ def _describe_unknown(name: str, known_names: Sequence[str], problem: str = "is 
 def replace_model(
     presets: Mapping[str, Preset], model: str | None, settings: Settings
 ) -> Mapping[str, Preset]:
-    """Return copies of the presets that use `model` ("name" or "provider/name") only."""
+    """Return copies of the presets, changed to use only `model` ("name" or "provider/name")."""
     if model is None:
         return presets
     provider, separator, name = model.partition("/")

@@ -39,7 +39,7 @@ def create_data_dir(data_dir: Path) -> Path:
 
 
 def restrict_to_owner(path: Path, mode: int) -> None:
-    """Set the mode of this user's file or directory if other users have access to it."""
+    """Make a file or directory accessible only to its owner, if this user owns it."""
     file_status = path.stat()
     if belongs_to_user(file_status) and file_status.st_mode & 0o077:
         path.chmod(mode)

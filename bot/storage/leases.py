@@ -1,4 +1,4 @@
-"""Leases for roles that one process holds at a time, and each platform's first bot."""
+"""Leases for roles that only one process may hold; also stores each platform's first bot."""
 
 import secrets
 from collections.abc import Sequence

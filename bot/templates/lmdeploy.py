@@ -62,7 +62,7 @@ class StartTokenTemplate(RoleTemplate):
 
 
 class ChatGLM2(BaseTemplate):
-    """ChatGLM2 with numbered rounds; `get_prompt` assumes that its calls are one conversation."""
+    """ChatGLM2 with numbered rounds; `get_prompt` takes successive calls for one conversation."""
 
     _user: str = "问："
     _eoh: str = "\n\n"

@@ -20,7 +20,7 @@ _factories: dict[str, Callable[..., Any]] = {}
 
 
 def register(*names: str) -> Callable[[Factory], Factory]:
-    """Return a decorator that registers a class or factory by names; decorators can be stacked.
+    """Return a decorator that registers a class or factory under names; decorators can be stacked.
 
     Raises `TemplateError` if a name is taken.
     """

@@ -54,7 +54,7 @@ def harden_environment() -> None:
 
 
 def collect_generator_results(apply_filter: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a filter that does the same as `apply_filter`, but returns a list for a generator."""
+    """Wrap `apply_filter` so that the result of a generator is returned as a list."""
 
     @wraps(apply_filter)
     def apply_and_collect(*args: Any, **kwargs: Any) -> Any:

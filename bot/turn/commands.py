@@ -355,7 +355,7 @@ class CommandRunner:
     def _reply_result(
         self, message: InboxMessage, incoming: IncomingMessage, reply: CommandResult
     ) -> TurnResult:
-        """Return a result that replies to the author, with menus that only the author may use."""
+        """Return a result with a reply to the author, whose menus only the author may use."""
         replies, address = self.stages.replies, incoming.address
         text = translate(reply.text, supported_language(incoming.locale))
         outgoing: Sequence[OutgoingPart] = replies.final_parts(address, text)

@@ -231,7 +231,7 @@ class ConversationWorker:
                 return await self._send_requested_text(group, request)
 
     async def _send_requested_text(self, group: MessageGroup, request: SayRequested) -> Outcome:
-        """Send a program's text as the chat's character, even during a pause."""
+        """Send text requested through the API as the chat's character, even during a pause."""
         if await self._stages.access.is_off(request.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
         active = await self._stages.resolver.resolve(request.scopes)

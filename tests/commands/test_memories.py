@@ -212,7 +212,7 @@ async def test_remembering_an_observed_line_needs_the_consent_of_its_author(
     assert await setup.texts_of(written_by(BOB)) == ["#2 I sail (about you, this server)"]
     await setup.history_scopes.set_consent(BOB.id, Consent.OFF)
     told_to_us = replace(observed_turn, text="I swim", observed=False)  # before he was off
-    with pytest.raises(UserError, match="somebody who switched me off"):
+    with pytest.raises(UserError, match="somebody who opted out"):
         await setup.run_as(asked, "/memory add", quoted=told_to_us)
 
 

@@ -111,7 +111,7 @@ async def test_draft_is_saved_only_with_the_next_revision_number(store: Store) -
     assert (found.revision, found.content) == (2, "second")
 
 
-async def test_one_of_concurrent_draft_writers_wins(store: Store) -> None:
+async def test_only_one_of_several_concurrent_draft_writers_wins(store: Store) -> None:
     drafts = PresetDrafts(store.database)
     await drafts.save(DRAFT)
     async with asyncio.TaskGroup() as group:

@@ -312,7 +312,9 @@ async def test_search_waits_for_the_settle_time_on_platforms_without_nonces(
     assert await delivery.due_in() == 10
 
 
-async def test_search_starts_soon_if_the_failed_request_has_ended(database: Database) -> None:
+async def test_search_for_a_message_starts_early_if_its_request_ended(
+    database: Database,
+) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
     delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
     delivery.surface.fail_next("send", *[OutcomeUnknown("500", has_ended=True)] * 5)

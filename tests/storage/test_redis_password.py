@@ -24,7 +24,7 @@ def provider(address: str) -> CredentialProvider:
     return found
 
 
-def test_replaced_password_is_used_at_the_next_connect(file: Path) -> None:
+def test_replaced_password_is_used_for_the_next_connection(file: Path) -> None:
     password = provider(f"redis://troupe@host?password_file={file}")
     assert asyncio.run(password.get_credentials_async()) == ("troupe", "first-password")
     file.write_text("second-password\n", encoding="utf-8")

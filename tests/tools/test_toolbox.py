@@ -148,7 +148,7 @@ async def test_number_of_calls_per_answer_is_limited() -> None:
     toolbox = Toolbox([dice_tool(lambda: 0.5)], FakeClock())
     results = [await toolbox.run(call("dice", {"dice": "d6"})) for _ in range(9)]
     assert [one.splitlines()[1] for one in results[:8]] == ["> d6: 4"] * 8
-    assert results[8].splitlines()[1] == "> error: an answer has at most 8 calls; answer now"
+    assert results[8].splitlines()[1] == "> error: an answer can make at most 8 calls; answer now"
 
 
 async def test_tool_that_fails_or_hangs_gives_an_error() -> None:

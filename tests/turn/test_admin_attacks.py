@@ -240,7 +240,7 @@ async def test_stop_forged_from_another_chat_stops_nothing(database: Database) -
         assert stop.is_requested
 
 
-async def test_deletion_in_a_private_chat_withdraws_no_question_in_another_chat(
+async def test_deletion_in_a_private_chat_keeps_questions_in_other_chats(
     database: Database,
 ) -> None:
     setup = Setup(database)

@@ -49,7 +49,7 @@ def test_documented_files_exist() -> None:
     assert len(STATIONS + OTHERS) == len({*STATIONS, *OTHERS})
 
 
-async def test_message_passes_the_files_in_the_documented_order(database: Database) -> None:
+async def test_message_goes_through_the_modules_in_the_documented_order(database: Database) -> None:
     setup = Setup(database, ["Hello."])
     with traced_files() as files:
         await setup.say("Hi")

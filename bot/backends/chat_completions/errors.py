@@ -304,7 +304,7 @@ def unreachable_error(endpoint: Endpoint, reason: str) -> RequestFailed:
 def timeout_error(
     endpoint: Endpoint, problem: str, seconds: float, field: str, *, sent_nothing: bool = False
 ) -> RequestFailed:
-    """Return the error, which is not retried, for exceeding the timeout that `field` sets."""
+    """Return the error for exceeding the timeout that `field` sets; it is not retried."""
     setting_name = endpoint.setting_name(field)
     remedy = f"use another provider or `fallbacks`, or raise {setting_name} to wait longer"
     message = f"{endpoint} sent {problem} within {seconds:g} s; {remedy}"

@@ -125,7 +125,7 @@ class TerminalSurface(PrintingSurface):
 async def read_lines(input_fd: int | None) -> AsyncIterator[str]:
     """Yield lines from a file descriptor until it ends; invalid UTF-8 becomes U+FFFD.
 
-    A thread reads the lines, because the event loop cannot poll files and some terminals. It is a
+    A thread reads the lines, because the event loop cannot poll files or some terminals. It is a
     daemon thread with its own buffer, so it never delays the exit of the process.
     """
     if input_fd is None:

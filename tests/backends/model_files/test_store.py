@@ -117,7 +117,7 @@ def test_imported_file_is_listed(tmp_path: Path, put: Callable[[str], Path]) -> 
         ("nothing.gguf", None, "No such file"),
     ],
 )
-def test_file_that_cannot_be_imported_leaves_nothing(
+def test_failed_import_leaves_nothing_behind(
     tmp_path: Path, name: str, content: bytes | None, problem: str
 ) -> None:
     if content is not None:

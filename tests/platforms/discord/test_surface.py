@@ -166,7 +166,7 @@ async def test_find_returns_only_new_messages_of_the_bot(chat: Chat) -> None:
     assert await find(chat.surface, chat.address, "hi", after=None, known=set()) is not None
 
 
-async def test_find_pages_through_many_messages(chat: Chat) -> None:
+async def test_find_reads_many_messages_page_by_page(chat: Chat) -> None:
     asked = chat.say("hello")
     for number in range(230):
         chat.say(f"{number}")

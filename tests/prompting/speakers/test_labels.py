@@ -86,7 +86,7 @@ def test_label_that_differs_from_the_visible_name_gets_an_id_suffix() -> None:
 
 
 @pytest.mark.parametrize("name", TABLES["taken"])
-def test_names_of_roles_and_characters_and_empty_names_get_an_id_suffix(name: str) -> None:
+def test_name_that_is_empty_or_of_a_role_or_character_gets_an_id_suffix(name: str) -> None:
     assert re.fullmatch(r".+#[0-9a-f]{4}", label(name))
 
 
