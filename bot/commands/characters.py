@@ -120,7 +120,7 @@ class CharacterHandlers:
         name = await self.find_full_name(request.argument, owner, "/character use")
         preset = await self._load_for_chat(request, name)
         await self.resolver.set_active(request.scope, [preset], **request.author_arguments)
-        text = translatable("{name} will answer here from now on.", name=preset.shown_name)
+        text = translatable("{name} answers here from now on.", name=preset.shown_name)
         return await Greetings(self.resolver).begin_session(text, preset, incoming)
 
     @admin_command(

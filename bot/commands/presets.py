@@ -43,7 +43,7 @@ class PresetHandlers:
     async def _use_preset(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "use")
         await self.resolver.set_active(request.scope, [preset], **request.author_arguments)
-        text = translatable("{name} will answer here from now on.", name=preset.shown_name)
+        text = translatable("{name} answers here from now on.", name=preset.shown_name)
         return await self.greetings.begin_session(text, preset, request.incoming)
 
     @admin_command(

@@ -105,7 +105,7 @@ async def test_chat_with_a_preset_is_a_separate_conversation(settings: dict[str,
         terminal.enter("a")
         await terminal.shows_text("Waves. Nora here.")
         terminal.enter("/preset use assistant")
-        await terminal.shows_text("assistant will answer here from now on.")
+        await terminal.shows_text("assistant answers here from now on.")
         terminal.enter("b")
         await terminal.shows_text("I am the assistant.")
         terminal.enter("/quit")

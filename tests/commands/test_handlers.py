@@ -91,7 +91,7 @@ def setup(database: Database) -> Setup:
 async def test_preset_use_sets_the_preset_and_starts_a_session(setup: Setup) -> None:
     reply = await setup.run_command("/preset use Nova")
     assert reply == CommandResult(
-        "nova will answer here from now on.",
+        "nova answers here from now on.",
         True,
         "Hi, Nova here.",
         "nova",

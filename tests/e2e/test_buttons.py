@@ -27,7 +27,7 @@ pytestmark = [*ON_THE_WIRES, pytest.mark.runs_with(TESTER, TROUPE_PROVIDERS__TES
 
 NOT_YOURS = "Only the person who asked the question, or an admin, can use this button."
 CHOSEN = "Who answers here: nova (chosen for this channel)"
-TOLD = "nova will answer here from now on."
+TOLD = "nova answers here from now on."
 ABOUT_ME, BY_NAME, PRESETS = "✏ About me", "✏ By name", "🎭 Who answers"
 
 

@@ -125,7 +125,7 @@ async def test_admin_who_invited_the_bot_can_set_up_a_card_on_discord(
     added = await where.slash(admin, "character add", card=("mira.png", card()))
     assert added.content.startswith("Mira is ready.")
     used = await where.slash(admin, "character use", name="Mira")
-    assert used.content == "Mira will answer here from now on."
+    assert used.content == "Mira answers here from now on."
     await ask_mira(where, model)
     assert {name for name, _ in where.webhook_texts()} == {"Mira"}
     print(notice, added.content, used.content, *where.texts()[1:], sep="\n")  # noqa: T201 # as above
@@ -206,7 +206,7 @@ async def test_discord_command_accepts_a_file_or_opens_a_form(
     await wait_until(lambda: sent.response and sent.response.content)
     assert sent.response.content == "Ida was changed."
     used = await where.slash(admin, "character use", name="Ida")
-    assert used.content == "Ida will answer here from now on."
+    assert used.content == "Ida answers here from now on."
     await where.ask_and_wait()
     assert "Ida sculpts." in str(model.requests[-1]["messages"])
     refused = await where.platforms.people[0].slash(where.handle, "character add")

@@ -266,7 +266,7 @@ async def test_role_may_run_the_admin_commands_granted_to_it(group: Group) -> No
     assert await group.hears("/access command preset use role 7", ALICE) == [
         "Saved: command preset use role telegram:7."
     ]
-    assert await group.hears(use, author_roles=ROLE) == ["nova will answer here from now on."]
+    assert await group.hears(use, author_roles=ROLE) == ["nova answers here from now on."]
     assert "Only an admin" in (await group.hears(use))[0]
     assert "Only an admin" in (await group.hears("/preset reset", author_roles=ROLE))[0]
     await group.hears("/access reset command preset use role 7", ALICE)

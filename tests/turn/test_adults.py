@@ -110,10 +110,10 @@ async def test_preset_use_command_refuses_a_preset_that_would_not_answer(
     setup = Setup(database, ["Welcome."], others=[NORA | NEMO])
     await setup.say(in_group("/preset use nemo", is_age_restricted=False))
     told = RESTRICTED.removeprefix("⚠ ")
-    assert setup.texts == [f"nemo will answer here from now on.\n{told}"]
+    assert setup.texts == [f"nemo answers here from now on.\n{told}"]
     await setup.say(private("/preset use nemo", "5:2"))
     asked = ASKED.removeprefix("⚠ ")
-    assert setup.texts[1:] == [f"nemo will answer here from now on.\n{asked}"]
+    assert setup.texts[1:] == [f"nemo answers here from now on.\n{asked}"]
     press = pressed(ButtonAction.ADULT, "telegram:5:2/0")
     await setup.say(replace(press, is_private=True))
     assert setup.texts[1].startswith("Thank you.")

@@ -294,7 +294,7 @@ async def test_menu_choice_works_like_the_command_and_is_announced(database: Dat
     await restarted.say(chosen(setup, "luna"))
     shown, _, told, greeting = restarted.texts
     assert shown.startswith("Who answers here: luna (chosen for this channel)")
-    assert told == "Changed by Alice: luna will answer here from now on."
+    assert told == "Changed by Alice: luna answers here from now on."
     assert greeting == "Hail."
     assert await restarted.history() == [("assistant", "Hail.")]
 
@@ -320,7 +320,7 @@ async def test_menu_of_an_anonymous_admin_can_be_used_by_any_admin(database: Dat
     assert await setup.buttons.find_refusal_reason(by_admin) is None
     await setup.say(by_admin)
     assert setup.texts[0].startswith("Who answers here: luna (chosen for this channel)")
-    assert setup.texts[1] == "Changed by Round table: luna will answer here from now on."
+    assert setup.texts[1] == "Changed by Round table: luna answers here from now on."
 
 
 async def test_menu_choice_by_a_non_admin_is_refused_in_the_menu(database: Database) -> None:
