@@ -58,7 +58,7 @@ async def test_admin_can_allow_presets_for_adults_in_a_group(
     where: TelegramChat, running: Service
 ) -> None:
     where.ask()
-    await where.shows_new("⚠ tester is for adults only: it answers here once an admin")
+    await where.shows_new("⚠ tester is for adults only. To use it here, an admin has to write")
     where.tell_as_admin("/access adult on")
     await where.shows_new("Presets for adults now answer here.")
     await running.restart()
