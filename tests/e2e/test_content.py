@@ -137,10 +137,10 @@ async def test_reported_answer_reaches_the_operator_once(
 @ALONE_AND_IN_PAIRS
 @at("channel")
 async def test_report_is_in_the_menu_of_a_message(where: DiscordChat, running: Service) -> None:
-    await where.shows(where.ask())
-    await wait_until(running.queues_are_empty)  # the answer is stored
     platforms = where.platforms
     await running.run_with(TESTER, TROUPE_ADMINS=f"discord:{platforms.admin.id}")
+    await where.shows(where.ask())  # a restarted pair receives nothing until its leases expire
+    await wait_until(running.queues_are_empty)  # the answer is stored
     shown = ResponseMessage(platforms.discord.env, where.bot_messages()[-1])
     called = await where.people[1].context_menu(where.handle, "Report", shown)
     await wait_until(lambda: called.response and called.response.content)

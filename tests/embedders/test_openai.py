@@ -50,7 +50,7 @@ async def test_request_contains_the_texts_and_the_api_key(
         (500, None, "returned status 500, refused; try again later"),
         (200, b"<html>", "sent no vectors; check TROUPE_EMBEDDING__BASE_URL"),
         (200, b'{"data": []}', "the model returned shape (0,) for 1 texts"),
-        (200, b'{"data": [{"embedding": [], "index": 0}]}', "the model returned (1, 0) numbers"),
+        (200, b'{"data": [{"embedding": [], "index": 0}]}', "the model returned shape (1, 0)"),
         (200, b'{"data": [{"embedding": [1e99], "index": 0}]}', "the model returned"),
     ],
 )
