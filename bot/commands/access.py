@@ -399,15 +399,16 @@ class PairingCodes:
     async def issue_code(self, message: IncomingMessage) -> str:
         """Return the author's code, or a new one; "" if too many people are waiting."""
         person, source = message.author.id, message.address.source
-        code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))
         people = await self._load_waiting_people()
-        if person not in people:
-            if sum(parse_source(one[2]) == source for one in people.values()) >= _MAX_PENDING_CODES:
-                return ""
-            expires_at = f"{self.clock.now() + _CODE_LIFETIME_SECONDS:.0f}"
-            stored_code = f"{code} {expires_at} {message.address.conversation}"
-            await self._store_setting(f"{_CODE_PREFIX}{person}", stored_code, person)
-            people = await self._load_waiting_people()
+        if person in people:  # perhaps from another bot of the platform
+            return people[person][0]
+        if sum(parse_source(one[2]) == source for one in people.values()) >= _MAX_PENDING_CODES:
+            return ""
+        code = "".join(secrets.choice(_CODE_CHARS) for _ in range(8))
+        expires_at = f"{self.clock.now() + _CODE_LIFETIME_SECONDS:.0f}"
+        stored_code = f"{code} {expires_at} {message.address.conversation}"
+        await self._store_setting(f"{_CODE_PREFIX}{person}", stored_code, person)
+        people = await self._load_waiting_people()
         # If others got codes at the same time, the earliest codes are kept.
         expiries_and_people = sorted(
             (one[1], who) for who, one in people.items() if parse_source(one[2]) == source

@@ -282,3 +282,12 @@ async def test_decisions_match_a_simple_specification(
         assert await access.may_use(message, what) == world.may_use(what)
     may_run = await access.may_run_admin_command(message, "preset use")
     assert may_run == world.may_run_admin_command()
+
+
+async def test_pairing_code_survives_a_message_to_another_bot_of_the_platform() -> None:
+    pairing = Writer(StoredRules()).pairing
+    asked = make_incoming(author=Person(PEOPLE[0], "Ada"), platform="discord")
+    code = await pairing.issue_code(asked)
+    to_other_bot = replace(asked, address=replace(asked.address, bot_id="77"))
+    assert await pairing.issue_code(to_other_bot) == code
+    assert await pairing.issue_code(asked) == code
