@@ -171,7 +171,7 @@ def _run_in_transaction(connection: sqlite3.Connection, jobs: Sequence[Work[Any]
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
-            connection.rollback()
+            connection.execute("ROLLBACK")
         raise
     return values
 
@@ -297,7 +297,7 @@ class SqliteThreadPool(ConnectionPool):
 
     def _open_connection(self) -> sqlite3.Connection:
         # Only the thread that opens the connection uses it, except to close it.
-        connection = sqlite3.connect(self._file, check_same_thread=False)
+        connection = sqlite3.connect(self._file, check_same_thread=False, factory=_SharedConnection)
         _prepare_connection(connection)
         return connection
 
@@ -319,18 +319,24 @@ def _create_for_owner(file: Path) -> None:
             restrict_to_owner(one, 0o600)
 
 
+class _SharedConnection(sqlite3.Connection):
+    """A connection that SQLAlchemy borrows.
+
+    The writer begins and ends transactions with BEGIN and COMMIT, and readers have none.
+    """
+
+    @override
+    def commit(self) -> None: ...
+
+    @override
+    def rollback(self) -> None: ...
+
+
 def _borrow_connection(connection: sqlite3.Connection) -> Engine:
     """Wrap a connection in an engine that neither begins nor ends transactions."""
-    engine = create_engine(
+    return create_engine(
         "sqlite://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None
     )
-    for name in ("do_begin", "do_commit", "do_rollback"):
-        setattr(engine.dialect, name, _do_nothing)
-    return engine
-
-
-def _do_nothing(_connection: object) -> None:
-    """Do nothing, because the writer begins and ends transactions, and readers have none."""
 
 
 def _prepare_connection(connection: sqlite3.Connection) -> None:
