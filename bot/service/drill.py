@@ -246,7 +246,7 @@ class _Drill:
         memory = Memory(subject, f"They like {_WORDS}", _PERSON.id, place, conversation=key)
         await memories.add(memory, history.turns[-1:])
         await memories.add(replace(memory, text=f"I am {_WORDS}", is_derived=False))
-        slot_store = SlotStore(slots_folder, "model", clock, limit_bytes=1, max_age_seconds=1)
+        slot_store = SlotStore(slots_folder, "model", clock, max_bytes=1, max_age_seconds=1)
         slot_store.load_saved_slots()
         (slots_folder / slot_store.state_file_name(SlotOwner(key, ROW_MARK))).write_text(_WORDS)
         await self.container.inbox.receive([self._create_message(_WORDS, _OTHER_CHAT)], {})

@@ -31,7 +31,7 @@ class FakeEngine(Engine):
 
     @property
     @override
-    def restarts(self) -> int:
+    def restart_count(self) -> int:
         return self._restarts
 
     def crash(self) -> None:
@@ -41,11 +41,11 @@ class FakeEngine(Engine):
 
     def count_cached(self, request: GenerationRequest) -> int:
         """Return how many leading ids of a prompt are already in its slot, as a server would."""
-        assert request.slot is not None
-        pairs = zip(self.held[request.slot], request.prompt_ids, strict=False)
+        assert request.slot_number is not None
+        pairs = zip(self.held[request.slot_number], request.prompt_ids, strict=False)
         return next(
             (index for index, (one, other) in enumerate(pairs) if one != other),
-            min(len(self.held[request.slot]), len(request.prompt_ids)),
+            min(len(self.held[request.slot_number]), len(request.prompt_ids)),
         )
 
     @override
@@ -54,9 +54,9 @@ class FakeEngine(Engine):
 
     @override
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[Delta | Finish, None]:
-        assert request.slot is not None
+        assert request.slot_number is not None
         cached = self.count_cached(request)
-        self.held[request.slot] = list(request.prompt_ids)
+        self.held[request.slot_number] = list(request.prompt_ids)
         await asyncio.sleep(0)
         yield Delta("yes")
         yield Finish(FinishReason.STOP, Usage(len(request.prompt_ids), cached, 1))

@@ -25,7 +25,7 @@ DEFAULT_ENGINE = [
 
 async def lend_model(data_dir: Path) -> Path:
     """Copy the default model into a data directory; return the original file."""
-    real = await model_store.pull_default_model(_CHECKOUT_DATA, progress=lambda _: None)
+    real = await model_store.pull_default_model(_CHECKOUT_DATA, report_progress=lambda _: None)
     model_store.models_folder(data_dir).mkdir(parents=True)
     lent = model_store.models_folder(data_dir) / model_store.DEFAULT_MODEL_FILE
     try:

@@ -18,7 +18,7 @@ from bot.backends.llama_cpp.engine import (
     EngineConfig,
     EngineFailed,
     GenerationRequest,
-    running_engine,
+    run_engine,
 )
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import Delta, Finish, FinishReason
@@ -52,7 +52,7 @@ async def config(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(config: EngineConfig) -> AsyncIterator[Engine]:
-    async with running_engine(config) as engine:
+    async with run_engine(config) as engine:
         yield engine
 
 
@@ -131,13 +131,13 @@ async def test_next_turn_decodes_only_new_tokens(engine: Engine) -> None:
 
 
 async def test_saved_slot_survives_a_restart(config: EngineConfig) -> None:
-    async with running_engine(config) as engine:
+    async with run_engine(config) as engine:
         read = (await ask(engine, LONG, 0, most=2)).finish.usage.prompt_tokens
         saved = await engine.save_slot(0, "slot.bin")
         await engine.erase_slot(0)
         assert (await ask(engine, LONG, 0, most=2)).finish.usage.cached_tokens == 0
 
-    async with running_engine(config) as engine:
+    async with run_engine(config) as engine:
         last = engine.slot_count - 1
         assert await engine.restore_slot(last, "slot.bin") == saved
         answer = await ask(engine, LONG, last, most=2)
@@ -221,7 +221,7 @@ async def test_invalid_grammar_is_refused(engine: Engine, wrong: dict[str, objec
     with pytest.raises(BackendUnavailable):
         await ask(engine, ASKED.format("hi"), sampling=wrong)
 
-    assert engine.restarts == 0
+    assert engine.restart_count == 0
 
 
 async def test_prompt_that_fills_the_context_is_reported_to_the_chat(engine: Engine) -> None:
@@ -251,13 +251,13 @@ async def test_long_token_is_not_truncated(config: EngineConfig) -> None:
     family = Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"), added=("-" * 80,))
     model = write(config.data_dir / "tiny.gguf", family)
 
-    async with running_engine(replace(config, model=model)) as engine:
+    async with run_engine(replace(config, model=model)) as engine:
         assert await engine.token_text(2) == "-" * 80
 
 
 async def test_engine_restarts_with_empty_slots_after_a_crash(engine: Engine) -> None:
     await ask(engine, LONG, 0, most=2)
-    restarts = engine.restarts
+    restarts = engine.restart_count
     (child,) = psutil.Process().children()
 
     child.kill()
@@ -266,7 +266,7 @@ async def test_engine_restarts_with_empty_slots_after_a_crash(engine: Engine) ->
     answer = await ask(engine, LONG, 0, most=2)
 
     assert crashed
-    assert engine.restarts == restarts + 1
+    assert engine.restart_count == restarts + 1
     assert answer.finish.usage.cached_tokens == 0
 
 
@@ -280,7 +280,7 @@ async def test_engine_on_a_port_answers_only_with_its_key(
     monkeypatch.setattr("bot.runtime.unix_server.HAS_UNIX_SOCKETS", False)
     monkeypatch.setattr("bot.runtime.unix_server._find_free_port", lambda: port)
 
-    async with running_engine(config) as engine, ClientSession() as stranger:
+    async with run_engine(config) as engine, ClientSession() as stranger:
         assert (await ask(engine, ASKED.format("Hi"), 0, most=2)).text
         async with stranger.get(f"http://127.0.0.1:{port}/slots") as response:
             assert response.status == HTTPStatus.UNAUTHORIZED

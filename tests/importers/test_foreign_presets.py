@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bot.backends.llama_cpp.sampling import find_problems
+from bot.backends.llama_cpp.sampling import find_parameter_problems
 from bot.chat.prompt import Message
 from bot.errors import PresetError
 from bot.importers.preset_files import ImportedPreset, preset_from_text
@@ -56,7 +56,7 @@ def test_text_completion_preset_becomes_parameters_of_local_models() -> None:
         "dry_sequence_breakers": ["\n", ":"],
         "mirostat": 2, "mirostat_tau": 5, "mirostat_eta": 0.1,
     }  # fmt: skip
-    assert find_problems(result.preset.parameters) == []
+    assert find_parameter_problems(result.preset.parameters) == []
     assert result.notes == [
         "tfs, samplers (the engine's own is used) omitted: no engine here supports them"
     ]
@@ -67,7 +67,7 @@ def test_novel_sampler_limits_the_answer_by_max_length() -> None:
 
     assert (preset.max_output_tokens, preset.max_input_tokens) == (150, 7650)
     assert preset.parameters["presence_penalty"] == 0.005
-    assert find_problems(preset.parameters) == []
+    assert find_parameter_problems(preset.parameters) == []
 
 
 def test_samplers_outside_their_range_are_listed_in_notes() -> None:

@@ -52,7 +52,7 @@ _MAX_LOGGED_TEXT_CHARS = 300
 
 
 class LlamaCpp(Backend, ConversationMemory):
-    """Generates with models in the data directory, and with any GGUF file given by its path."""
+    """Generates answers with models in the data directory, or any GGUF file given by path."""
 
     def __init__(
         self, settings: LlamaCppSettings, data_dir: Path, renderer: Renderer, name: str = "local"
@@ -61,7 +61,7 @@ class LlamaCpp(Backend, ConversationMemory):
         self._data_dir = data_dir
         self._slots_folder = data_dir / "slots"
         self._renderer = renderer
-        self._name = name
+        self._provider = name
         self._models: dict[Path, LoadedModel] = {}
         # By conversation: the last counted prompt and its rendering. It is usually sent next.
         self._rendered_prompts: dict[str, tuple[Prompt, RenderedPrompt]] = {}
@@ -71,23 +71,27 @@ class LlamaCpp(Backend, ConversationMemory):
     @override
     async def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         model = await self._load_model(prompt.model)
-        images = encode_images(prompt, model.path.stem, has_vision=model.has_vision)
+        encoded_images = encode_images(prompt, model.path.stem, has_vision=model.has_vision)
         rendering = await self._render(prompt, model)
         with model.queue.hold_ticket(prompt.conversation, prompt.asked_by) as ticket:
             async for position in model.queue.wait_for_admission(ticket):
                 yield position
-            async with aclosing(self._generate(model, prompt, rendering, images)) as events:
+            async with aclosing(self._generate(model, prompt, rendering, encoded_images)) as events:
                 async for event in events:
                     yield event
 
     async def _generate(
-        self, model: LoadedModel, prompt: Prompt, rendering: RenderedPrompt, images: Sequence[str]
+        self,
+        model: LoadedModel,
+        prompt: Prompt,
+        rendering: RenderedPrompt,
+        encoded_images: Sequence[str],
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Generate an answer; retry once if the engine crashes before the first token."""
         for tries_left in (1, 0):
-            restart_count = model.engine.restarts
+            restart_count = model.engine.restart_count
             try:
-                async with aclosing(model.generate(prompt, rendering, images)) as events:
+                async with aclosing(model.generate(prompt, rendering, encoded_images)) as events:
                     async for event in events:
                         yield event
             except BackendUnavailable:
@@ -121,8 +125,10 @@ class LlamaCpp(Backend, ConversationMemory):
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
         try:
             path = self._find_model_file(model)
-            entry = self._models.get(path)
-            model_template = entry.tokens.template if entry else await read_model_template(path)
+            loaded_model = self._models.get(path)
+            model_template = (
+                loaded_model.tokens.template if loaded_model else await read_model_template(path)
+            )
             return await self._renderer.tool_call_format(template, model_template) is not None
         except (SettingsError, TemplateError):  # the request itself will report the error
             return False
@@ -143,7 +149,7 @@ class LlamaCpp(Backend, ConversationMemory):
     @override
     async def check(self) -> str:
         await self._load_model("default")
-        return self._describe_file("default")
+        return self._describe_model_file("default")
 
     @override
     async def list_models(self) -> Sequence[str]:
@@ -151,18 +157,18 @@ class LlamaCpp(Backend, ConversationMemory):
 
     @override
     async def check_models(self, models: Sequence[str]) -> str:
-        descriptions: list[str] = []
+        model_descriptions: list[str] = []
         problems: list[str] = []
         for name in models:
             try:
-                descriptions.append(self._describe_file(name))
+                model_descriptions.append(self._describe_model_file(name))
             except SettingsError as error:
                 problems.append(str(error))
         if problems:
             raise BackendUnavailable("\n".join(problems), _UNUSABLE_MODEL_NOTICE)
-        return ", ".join(dict.fromkeys(descriptions))
+        return ", ".join(dict.fromkeys(model_descriptions))
 
-    def _describe_file(self, name: str) -> str:
+    def _describe_model_file(self, name: str) -> str:
         if model_store.is_pulled_at_start(name, self._settings, self._data_dir):
             return "the default model, downloaded at the first start"
         path = self._find_model_file(name)
@@ -247,8 +253,8 @@ class LlamaCpp(Backend, ConversationMemory):
         return list(self._models.values())
 
     async def _render(self, prompt: Prompt, model: LoadedModel) -> RenderedPrompt:
-        counted_prompt, rendering = self._rendered_prompts.pop(prompt.conversation, (None, None))
-        if counted_prompt is prompt and rendering is not None:
+        cached_prompt, rendering = self._rendered_prompts.pop(prompt.conversation, (None, None))
+        if cached_prompt is prompt and rendering is not None:
             return rendering
         messages = (
             insert_image_placeholders(prompt.messages) if model.has_vision else prompt.messages
@@ -276,10 +282,10 @@ class LlamaCpp(Backend, ConversationMemory):
             async with self._load_lock:
                 if path not in self._models:
                     engine_config = self._engine_config(path)
-                    check_template_pin(path, self._settings, self._name)
+                    check_template_pin(path, self._settings, self._provider)
                     model = await self._exit_stack.enter_async_context(load_model(engine_config))
                     await warn_of_added_text(
-                        path, model.tokens.template, self._renderer, self._settings, self._name
+                        path, model.tokens.template, self._renderer, self._settings, self._provider
                     )
                     self._models[path] = model
             await self._models[path].engine.wait_until_ready()
@@ -290,7 +296,7 @@ class LlamaCpp(Backend, ConversationMemory):
     def _engine_config(self, path: Path) -> EngineConfig:
         projector = find_projector(path, self._settings, self._data_dir)
         return EngineConfig(
-            path, self._name, self._settings, self._data_dir, self._slots_folder, projector
+            path, self._provider, self._settings, self._data_dir, self._slots_folder, projector
         )
 
 
@@ -298,21 +304,21 @@ def make(name: str, settings: LlamaCppSettings, data_dir: Path, renderer: Render
     return LlamaCpp(settings, data_dir, renderer, name)
 
 
-def check_template_pin(model: Path, settings: LlamaCppSettings, provider: str) -> None:
+def check_template_pin(model_file: Path, settings: LlamaCppSettings, provider: str) -> None:
     """Raise `SettingsError` if the model's template is not the one pinned in the settings."""
     if settings.template_sha256 is None:
         return
-    sha256 = _sha256(read_special_tokens(model).chat_template or "")
+    sha256 = _sha256(read_special_tokens(model_file).chat_template or "")
     if sha256 != settings.template_sha256:
         raise SettingsError(
-            f"the chat template in {model.name} has the SHA-256 {sha256}, which is not the one"
+            f"the chat template in {model_file.name} has the SHA-256 {sha256}, which is not the one"
             f" pinned in {setting_prefix(provider)}TEMPLATE_SHA256; use a file with the pinned"
             " template, or pin this hash"
         )
 
 
 async def warn_of_added_text(
-    model: Path,
+    model_file: Path,
     template: ModelTemplate,
     renderer: Renderer,
     settings: LlamaCppSettings,
@@ -324,12 +330,12 @@ async def warn_of_added_text(
     try:
         added_text = await find_added_text(template, renderer)
     except TemplateError as error:  # the first prompt will report the error
-        _log.info("model_template_unchecked", model=model.name, reason=str(error))
+        _log.info("model_template_unchecked", model=model_file.name, reason=str(error))
         return
     if added_text:
         _log.warning(
             "model_template_adds_text",
-            model=model.name,
+            model=model_file.name,
             text=added_text[:_MAX_LOGGED_TEXT_CHARS],
             sha256=_sha256(template.source or ""),
             remedy="choose another `template` in the preset, or accept this one by pinning it in"

@@ -49,13 +49,13 @@ _ALL_LAYERS = -1
 _BANNED_TOKEN_BIAS = -float("inf")
 T = TypeVar("T")
 _MAX_BODY_BYTES = 64 * 1024 * 1024
-_CANCEL_AFTER_SECONDS = 0.2
+_SHUTDOWN_TIMEOUT_SECONDS = 0.2
 
 
 @value_class
 class GeneratedChunk:
     text: str
-    reason: str | None = None
+    finish_reason: str | None = None
     """In the last chunk: "stop" or "length"."""
     cached_tokens: int = 0
     generated_tokens: int = 0
@@ -80,14 +80,15 @@ class ServedModel:
     def generate(
         self, request: CompletionRequest, is_cancelled: Callable[[], bool]
     ) -> Iterator[GeneratedChunk]:
-        """Generate until an end token, a limit, or cancellation; raise `InvalidRequest`."""
+        """Generate until an end token, a limit, or cancellation; may raise `InvalidRequest`."""
         prompt, llama = request.prompt, self._llama
-        budget = self.context_tokens - len(prompt)
-        if budget <= 0:
-            limit_text = f"but the model's context has only {self.context_tokens}"
-            message = f"the prompt has {len(prompt)} tokens, {limit_text}"
+        remaining_tokens = self.context_tokens - len(prompt)
+        if remaining_tokens <= 0:
+            context_note = f"but the model's context has only {self.context_tokens}"
+            message = f"the prompt has {len(prompt)} tokens, {context_note}"
             raise InvalidRequest(message, "exceed_context_size_error")
-        decoder, limit = self._make_detokenizer(request), min(request.max_tokens or budget, budget)
+        decoder = self._make_detokenizer(request)
+        max_tokens = min(request.max_tokens or remaining_tokens, remaining_tokens)
         processor, grammar = self._make_logits_processor(request), self._make_grammar(request)
         cached_tokens = self._decode_prompt(prompt, is_cancelled)
         if is_cancelled():
@@ -96,13 +97,13 @@ class ServedModel:
         llama.last_n_tokens_size = request.repeat_last_n
         sampling = {name: getattr(request, name) for name in SamplingParameters.__struct_fields__}
         tokens = llama.generate(prompt, **sampling, logits_processor=processor, grammar=grammar)
-        for generated, token in enumerate(tokens, start=1):
+        for token_count, token in enumerate(tokens, start=1):
             text = decoder.add(token)
             if decoder.has_ended:
-                yield GeneratedChunk(text, "stop", cached_tokens, generated)
+                yield GeneratedChunk(text, "stop", cached_tokens, token_count)
                 return
-            if generated == limit:
-                yield GeneratedChunk(text + decoder.flush(), "length", cached_tokens, generated)
+            if token_count == max_tokens:
+                yield GeneratedChunk(text + decoder.flush(), "length", cached_tokens, token_count)
                 return
             if text:
                 yield GeneratedChunk(text)
@@ -114,15 +115,15 @@ class ServedModel:
 
     def token_bytes(self, token: int, *, render_special: bool = False) -> bytes:
         """Return a token's bytes; control tokens have none unless `render_special` is set."""
-        size = 64
+        buffer_size = 64
         while True:
-            buffer = ctypes.create_string_buffer(size)
-            count = llama_cpp.llama_token_to_piece(
-                self._vocabulary, token, buffer, size, 0, render_special
+            buffer = ctypes.create_string_buffer(buffer_size)
+            byte_count = llama_cpp.llama_token_to_piece(
+                self._vocabulary, token, buffer, buffer_size, 0, render_special
             )
-            if count >= 0:
-                return buffer.raw[:count]
-            size = -count
+            if byte_count >= 0:
+                return buffer.raw[:byte_count]
+            buffer_size = -byte_count
 
     def save(self, path: Path) -> int:
         state = self._llama.save_state()
@@ -137,10 +138,10 @@ class ServedModel:
         try:
             with path.open("rb") as file:
                 tokens, state_bytes = np.load(file), np.load(file).tobytes()
-            ids = np.zeros_like(llama.input_ids)
-            ids[: len(tokens)] = tokens
+            input_ids = np.zeros_like(llama.input_ids)
+            input_ids[: len(tokens)] = tokens
             state = LlamaState(
-                input_ids=ids,
+                input_ids=input_ids,
                 scores=llama.scores[: len(tokens)],
                 n_tokens=len(tokens),
                 llama_state=state_bytes,
@@ -167,39 +168,41 @@ class ServedModel:
 
     def _make_detokenizer(self, request: CompletionRequest) -> Detokenizer:
         # A control token has no text, so as a stop string it is matched by its id.
-        stops = {word: self._find_control_token(word) for word in request.stop}
+        token_by_stop = {word: self._find_control_token(word) for word in request.stop}
         preserved_ids = {self._find_control_token(word) for word in request.preserved_tokens}
         return Detokenizer(
             lambda token: self.token_bytes(token, render_special=token in preserved_ids),
-            end_ids=self._end_tokens.union(token for token in stops.values() if token is not None),
-            stop=[word for word, token in stops.items() if token is None],
+            end_ids=self._end_tokens.union(
+                token for token in token_by_stop.values() if token is not None
+            ),
+            stop=[word for word, token in token_by_stop.items() if token is None],
         )
 
-    def _find_control_token(self, word: str) -> int | None:
-        token_ids = self.tokenize(word, parse_special=True)
+    def _find_control_token(self, text: str) -> int | None:
+        token_ids = self.tokenize(text, parse_special=True)
         return token_ids[0] if len(token_ids) == 1 and not self.token_bytes(token_ids[0]) else None
 
     def _make_logits_processor(self, request: CompletionRequest) -> LogitsProcessorList | None:
         logit_bias = request.logit_bias
         biases = dict.fromkeys(self._end_tokens, _BANNED_TOKEN_BIAS) if request.ignore_eos else {}
-        for name, bias in logit_bias.items() if isinstance(logit_bias, dict) else logit_bias:
+        for token, bias in logit_bias.items() if isinstance(logit_bias, dict) else logit_bias:
             value = _BANNED_TOKEN_BIAS if bias is False else float(bias)
-            biases |= dict.fromkeys(self._find_biased_tokens(name), value)
+            biases |= dict.fromkeys(self._find_biased_tokens(token), value)
         if not biases:
             return None
-        tokens, values = np.array(list(biases)), np.array(list(biases.values()), np.single)
+        tokens, bias_values = np.array(list(biases)), np.array(list(biases.values()), np.single)
 
         def add_biases(_: Any, logits: Any) -> Any:
-            logits[tokens] += values
+            logits[tokens] += bias_values
             return logits
 
         return LogitsProcessorList([add_biases])
 
-    def _find_biased_tokens(self, name: str | int) -> list[int]:
+    def _find_biased_tokens(self, token_or_text: str | int) -> list[int]:
         try:
-            token = int(name)
+            token = int(token_or_text)
         except ValueError:
-            return self.tokenize(str(name), parse_special=False)
+            return self.tokenize(str(token_or_text), parse_special=False)
         if not 0 <= token < self._llama.n_vocab():
             raise InvalidRequest(f"logit_bias contains {token}, which is not a token id")
         return [token]
@@ -213,8 +216,8 @@ class ServedModel:
                 raise InvalidRequest(message) from None
         if request.grammar is None:
             return None
-        text = request.grammar.encode()
-        sampler = llama_cpp.llama_sampler_init_grammar(self._vocabulary, text, b"root")
+        grammar_bytes = request.grammar.encode()
+        sampler = llama_cpp.llama_sampler_init_grammar(self._vocabulary, grammar_bytes, b"root")
         if not sampler:
             raise InvalidRequest("the grammar cannot be parsed; write GBNF with a rule named root")
         llama_cpp.llama_sampler_free(sampler)
@@ -225,7 +228,7 @@ class BindingsServer:
     def __init__(self, model: ServedModel, slots_folder: Path) -> None:
         self._model = model
         self._slots_folder = slots_folder
-        self._worker = ThreadPoolExecutor(max_workers=1)
+        self._executor = ThreadPoolExecutor(max_workers=1)
 
     def app(self) -> web.Application:
         middlewares = [_report_invalid_requests]
@@ -239,7 +242,7 @@ class BindingsServer:
         return app
 
     async def _run_in_thread(self, function: Callable[..., T], *args: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
 
     async def _get_slots(self, _: web.Request) -> web.Response:
         """Describe the only slot once the model is idle; a request to a hung model times out."""
@@ -281,16 +284,16 @@ class BindingsServer:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         completion_request = parse_request(await request.read())
         loop, chunk_queue = asyncio.get_running_loop(), asyncio.Queue[GeneratedChunk | None]()
-        cancelled = threading.Event()
+        cancel_event = threading.Event()
 
         def generate() -> None:
             try:
-                for chunk in self._model.generate(completion_request, cancelled.is_set):
+                for chunk in self._model.generate(completion_request, cancel_event.is_set):
                     loop.call_soon_threadsafe(chunk_queue.put_nowait, chunk)
             finally:
                 loop.call_soon_threadsafe(chunk_queue.put_nowait, None)
 
-        generation = loop.run_in_executor(self._worker, generate)
+        generation = loop.run_in_executor(self._executor, generate)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         try:
             while (chunk := await chunk_queue.get()) is not None:
@@ -299,13 +302,15 @@ class BindingsServer:
                 await response.write(_to_event(chunk, len(completion_request.prompt)))
             await generation  # raises the thread's exception, if any
         finally:
-            cancelled.set()
+            cancel_event.set()
         return response
 
 
 def _to_event(chunk: GeneratedChunk, prompt_tokens: int) -> bytes:
-    body: dict[str, object] = {"choices": [{"text": chunk.text, "finish_reason": chunk.reason}]}
-    if chunk.reason is None:
+    body: dict[str, object] = {
+        "choices": [{"text": chunk.text, "finish_reason": chunk.finish_reason}]
+    }
+    if chunk.finish_reason is None:
         return b"data: " + msgspec.json.encode(body) + b"\n\n"
     body["usage"] = {
         "prompt_tokens": prompt_tokens,
@@ -320,7 +325,7 @@ async def _report_invalid_requests(request: web.Request, handler: Handler) -> we
     try:
         return await handler(request)
     except InvalidRequest as error:
-        body = {"message": str(error), "type": error.kind}
+        body = {"message": str(error), "type": error.error_type}
         return web.json_response({"error": body}, status=HTTPStatus.BAD_REQUEST)
 
 
@@ -348,7 +353,7 @@ def main() -> None:
         path=options["socket"],
         access_log=None,
         handler_cancellation=True,
-        shutdown_timeout=_CANCEL_AFTER_SECONDS,
+        shutdown_timeout=_SHUTDOWN_TIMEOUT_SECONDS,
     )
 
 

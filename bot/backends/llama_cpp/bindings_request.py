@@ -14,9 +14,9 @@ _Bias: TypeAlias = float | bool  # llama.cpp's `false` bans a token
 class InvalidRequest(ValueError):
     """The engine rejects this request; the message says what to change."""
 
-    def __init__(self, message: str, kind: str = "invalid_request_error") -> None:
+    def __init__(self, message: str, error_type: str = "invalid_request_error") -> None:
         super().__init__(message)
-        self.kind = kind
+        self.error_type = error_type
 
 
 class SamplingParameters(
@@ -66,19 +66,19 @@ class Detokenizer:
         self.has_ended = False
         self._token_bytes = token_bytes
         self._end_tokens = end_ids
-        self._stops = StopStringFilter(stop)
+        self._filter = StopStringFilter(stop)
         # A token may be part of a character: an emoji takes up to three tokens.
-        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, token: int) -> str:
         """Add a token and return the text that can no longer change; not allowed if `has_ended`."""
         if token in self._end_tokens:
             self.has_ended = True
             return self.flush()
-        text = self._stops.feed(self._characters.decode(self._token_bytes(token)))
-        self.has_ended = self._stops.has_matched
+        text = self._filter.feed(self._decoder.decode(self._token_bytes(token)))
+        self.has_ended = self._filter.has_matched
         return text
 
     def flush(self) -> str:
         """Return the text still held back after the last token."""
-        return self._stops.feed(self._characters.decode(b"", final=True)) + self._stops.flush()
+        return self._filter.feed(self._decoder.decode(b"", final=True)) + self._filter.flush()

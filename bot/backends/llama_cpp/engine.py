@@ -34,9 +34,9 @@ from bot.value_class import value_class
 IMAGE_PLACEHOLDER: Final = "\ufffc"  # Unicode's object replacement character
 _MIN_SHIFT_TOKENS = 32  # shorter runs of cached tokens are decoded again
 # Prefilling a full context takes half a minute on one core, far longer than on a remote service.
-_FIRST_TOKEN_SECONDS = 120.0
-_RESTART_SECONDS = 30.0
-_EXIT_DETECTION_SECONDS = 0.2
+_FIRST_TOKEN_TIMEOUT_SECONDS = 120.0
+_RESTART_TIMEOUT_SECONDS = 30.0
+_EXIT_DETECTION_DELAY_SECONDS = 0.2
 _MAX_RESPONSE_BYTES = 64 * 2**20
 _TEXT_BOUNDARY_TOKEN = -1  # not a token in any vocabulary; the server returns it between texts
 # By engine, best first: the package it needs, and what the installation does.
@@ -60,14 +60,14 @@ class GenerationRequest:
     stop: Sequence[str] = ()
     sampling: Mapping[str, object] = field(default_factory=dict)
     max_output_tokens: int | None = None
-    slot: int | None = None
-    can_shift: bool = False
+    slot_number: int | None = None
+    can_shift_cache: bool = False
     """Whether the slot contains only this conversation, so its tokens may be moved to new
     positions."""
     preserved_tokens: Sequence[str] = ()
     text: str = ""
     """If there are images: the prompt as text, with an `IMAGE_PLACEHOLDER` for each image."""
-    images: Sequence[str] = ()
+    encoded_images: Sequence[str] = ()
 
 
 @value_class
@@ -90,25 +90,25 @@ def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> d
         "preserved_tokens": list(dict.fromkeys([*request.stop, *request.preserved_tokens])),
         "model": model,
         "prompt": _build_multimodal_prompt(request, media_marker)
-        if request.images
+        if request.encoded_images
         else list(request.prompt_ids),
         "cache_prompt": True,
         "stream": True,
     }
     if request.max_output_tokens is not None:
         body["max_tokens"] = request.max_output_tokens
-    if request.slot is not None:
-        body["id_slot"] = request.slot
+    if request.slot_number is not None:
+        body["id_slot"] = request.slot_number
         # After the oldest turns are dropped, the cached tokens behind them are moved, not decoded
         # again. They still depend on the dropped turns, so only the same conversation may use them.
-        body["n_cache_reuse"] = _MIN_SHIFT_TOKENS if request.can_shift else 0
+        body["n_cache_reuse"] = _MIN_SHIFT_TOKENS if request.can_shift_cache else 0
     return body
 
 
 def _build_multimodal_prompt(request: GenerationRequest, media_marker: str) -> dict[str, object]:
     safe_text = break_control_tokens(request.text, [media_marker])
     text = safe_text.replace(IMAGE_PLACEHOLDER, media_marker)
-    return {"prompt_string": text, "multimodal_data": list(request.images)}
+    return {"prompt_string": text, "multimodal_data": list(request.encoded_images)}
 
 
 class Engine:
@@ -136,11 +136,11 @@ class Engine:
         )
 
     @property
-    def restarts(self) -> int:
+    def restart_count(self) -> int:
         return self._child.restarts
 
     async def context_tokens(self) -> int:
-        """Return how many tokens a slot holds: as configured, but at most what the model allows."""
+        """Return the token capacity of a slot: as configured, or the model's limit if lower."""
         if self._context_tokens is None:
             slots = await self._send("GET", "/slots")
             self._context_tokens = int(slots[0]["n_ctx"])
@@ -149,10 +149,12 @@ class Engine:
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[GenerationEvent, None]:
         """Stream an answer like `Backend.generate`; closing the generator stops the model."""
         # The server chooses a new placeholder for images at every start.
-        marker = (await self._send("GET", "/props"))["media_marker"] if request.images else ""
+        media_marker = (
+            (await self._send("GET", "/props"))["media_marker"] if request.encoded_images else ""
+        )
         # With a projector, the server accepts only text at OpenAI's path.
         path = "/completions" if self._has_vision else "/v1/completions"
-        body = to_wire(request, self._model, marker)
+        body = to_wire(request, self._model, media_marker)
         chat_request = ChatRequest(path, body, self._model, request.stop, NO_FORMAT)
         async with aclosing(self._request_runner.run(chat_request)) as events:
             async for event in events:
@@ -168,13 +170,13 @@ class Engine:
         for text in texts:
             content += [text, _TEXT_BOUNDARY_TOKEN]
         body = {"content": content, "parse_special": parse_special, "add_special": add_special}
-        parts: list[list[int]] = [[]]
+        token_lists: list[list[int]] = [[]]
         for token in (await self._post("/tokenize", body))["tokens"]:
             if token == _TEXT_BOUNDARY_TOKEN:
-                parts.append([])
+                token_lists.append([])
             else:
-                parts[-1].append(token)
-        return parts[:-1]
+                token_lists[-1].append(token)
+        return token_lists[:-1]
 
     async def token_text(self, token: int) -> str:
         return str((await self._post("/detokenize", {"tokens": [token]}))["content"])
@@ -193,20 +195,20 @@ class Engine:
 
     async def wait_until_ready(self) -> None:
         try:
-            await self._child.wait_until_ready(_RESTART_SECONDS)
+            await self._child.wait_until_ready(_RESTART_TIMEOUT_SECONDS)
         except ChildFailed as error:
             raise EngineFailed(str(error)) from error
 
     async def has_crashed(self, known_restart_count: int) -> bool:
-        """Return whether it crashed since `known_restart_count` was read; kill it if it hangs."""
-        await asyncio.sleep(_EXIT_DETECTION_SECONDS)
+        """Return whether the engine crashed since the given restart count; kill it if it hangs."""
+        await asyncio.sleep(_EXIT_DETECTION_DELAY_SECONDS)
         if not self._child.is_ready or self._child.restarts != known_restart_count:
             return True
         try:
             await self._send("GET", "/slots")  # the decoding thread answers this request
         except EngineFailed:
             self._child.kill()
-            await asyncio.sleep(_EXIT_DETECTION_SECONDS)
+            await asyncio.sleep(_EXIT_DETECTION_DELAY_SECONDS)
             return True
         return False
 
@@ -229,8 +231,8 @@ class Engine:
 
 
 @asynccontextmanager
-async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
-    """Run the configured engine during the block; raises `ChildFailed` or `SettingsError`."""
+async def run_engine(config: EngineConfig) -> AsyncIterator[Engine]:
+    """Run the configured engine during the block; raise `ChildFailed` or `SettingsError`."""
     settings, prefix = config.settings, setting_prefix(config.provider)
     name = require_engine(settings, config.provider)
     options: dict[str, object] = {
@@ -254,9 +256,9 @@ async def running_engine(config: EngineConfig) -> AsyncIterator[Engine]:
                 f"the engine llama_cpp_python does not support projectors; "
                 f"unset {prefix}PROJECTOR_PATH or set {prefix}ENGINE=xllamacpp"
             )
-    settings = engine_settings(settings)
+    settings = limit_slots(settings)
     if "first_token_seconds" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_SECONDS})
+        settings = settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_TIMEOUT_SECONDS})
     title, log_file = f"the engine of {config.model.stem}", config.data_dir / "llama-engine.log"
     async with run_unix_server(title, child_module, options, log_file) as server:
         yield Engine(config, settings, server, f"{name} {version(name)}")
@@ -267,7 +269,7 @@ def select_engine(settings: LlamaCppSettings) -> str | None:
     return next((name for name in names if find_spec(_ENGINE_PACKAGES[name][0]) is not None), None)
 
 
-def engine_settings(settings: LlamaCppSettings) -> LlamaCppSettings:
+def limit_slots(settings: LlamaCppSettings) -> LlamaCppSettings:
     """Return the settings, with a single slot if they select the engine `llama_cpp_python`."""
     if select_engine(settings) == "llama_cpp_python":
         return settings.model_copy(update={"parallel": 1})
@@ -279,7 +281,7 @@ def setting_prefix(provider: str) -> str:
 
 
 def require_engine(settings: LlamaCppSettings, provider: str) -> str:
-    """Return the engine to start; raises `SettingsError` if it is not installed."""
+    """Return the engine to start; raise `SettingsError` if it is not installed."""
     name = select_engine(settings)
     if name is not None:
         return name
@@ -298,8 +300,8 @@ async def prepare_model(
     model: str,
     settings: LlamaCppSettings,
     data_dir: Path,
-    progress: Callable[[str], None],
+    report_progress: Callable[[str], None],
 ) -> None:
     """Check that the engine is installed, then download the default model if needed."""
     require_engine(settings, provider)
-    await store.prepare_model(model, settings, data_dir, progress)
+    await store.prepare_model(model, settings, data_dir, report_progress)

@@ -29,7 +29,7 @@ class Ticket:
 
     chat: str
     requesters: tuple[str, ...]
-    number: int
+    arrival_number: int
     admission: asyncio.Event = field(default_factory=asyncio.Event)
     admitted_at: float = 0.0
 
@@ -38,16 +38,16 @@ class FairQueue:
     """Runs up to `slot_count` requests at once, while at most `max_waiting_count` others wait."""
 
     def __init__(self, slot_count: int, max_waiting_count: int, clock: Clock) -> None:
-        self._slots = slot_count
-        self._max_waiting = max_waiting_count
+        self._slot_count = slot_count
+        self._max_waiting_count = max_waiting_count
         self._clock = clock
         self._waiting_tickets: list[Ticket] = []
         self._running_by_chat: Counter[str] = Counter()
         self._shares = ChatShares(clock, slot_count)
         self._ticket_count = self._served_count = 0
         # By requester: the value of `_served_count` when it was last served.
-        self._last_served = BoundedDict[str, int](_MAX_REMEMBERED_REQUESTERS)
-        self._answer_seconds: float | None = None
+        self._last_service_numbers = BoundedDict[str, int](_MAX_REMEMBERED_REQUESTERS)
+        self._average_seconds: float | None = None
 
     @property
     def waiting_count(self) -> int:
@@ -62,7 +62,7 @@ class FairQueue:
         self._waiting_tickets.append(ticket)
         self._admit_waiting_tickets()
         # Checked only now, because a request may have to wait while a slot is free for other chats.
-        if not ticket.admission.is_set() and len(self._waiting_tickets) > self._max_waiting:
+        if not ticket.admission.is_set() and len(self._waiting_tickets) > self._max_waiting_count:
             self._waiting_tickets.remove(ticket)
             raise BackendUnavailable("the model's queue is full", self._queue_full_notice())
         try:
@@ -90,48 +90,50 @@ class FairQueue:
     def _queue_position(self, ticket: Ticket) -> QueuePosition:
         ticket_priority = self._priority(ticket)
         position = 1 + sum(self._priority(each) < ticket_priority for each in self._waiting_tickets)
-        average_seconds = self._answer_seconds
-        seconds = None if average_seconds is None else average_seconds * position / self._slots
+        average_seconds = self._average_seconds
+        seconds = None if average_seconds is None else average_seconds * position / self._slot_count
         return QueuePosition(position, seconds)
 
     @property
-    def _free_slots(self) -> int:
-        return self._slots - self._running_by_chat.total()
+    def _free_slot_count(self) -> int:
+        return self._slot_count - self._running_by_chat.total()
 
     def _admit_waiting_tickets(self) -> None:
-        while self._free_slots and (eligible := list(filter(self._may_run, self._waiting_tickets))):
-            ticket = min(eligible, key=self._priority)
+        while self._free_slot_count and (
+            eligible_tickets := list(filter(self._may_run, self._waiting_tickets))
+        ):
+            ticket = min(eligible_tickets, key=self._priority)
             self._waiting_tickets.remove(ticket)
             self._served_count += 1
-            self._last_served.update(dict.fromkeys(ticket.requesters, self._served_count))
-            other_chat_slots = self._running_by_chat.total() - self._running_by_chat[ticket.chat]
-            self._shares.record_slot(ticket.chat, other_chat_slots)
+            self._last_service_numbers.update(dict.fromkeys(ticket.requesters, self._served_count))
+            other_slot_count = self._running_by_chat.total() - self._running_by_chat[ticket.chat]
+            self._shares.record_slot(ticket.chat, other_slot_count)
             self._running_by_chat[ticket.chat] += 1
             ticket.admitted_at = self._clock.monotonic()
             ticket.admission.set()
 
     def _may_run(self, ticket: Ticket) -> bool:
         """Return whether the ticket's chat may hold another slot right now."""
-        if self._slots < MIN_SHARED_SLOTS:
+        if self._slot_count < MIN_SHARED_SLOTS:
             return True
-        if not self._shares.may_take_slot(ticket.chat, self._free_slots):
+        if not self._shares.may_take_slot(ticket.chat, self._free_slot_count):
             return False
         return self._running_by_chat[ticket.chat] < self._shares.slot_quota(ticket.chat)
 
     def _priority(self, ticket: Ticket) -> tuple[int, int]:
-        service_number = max(self._last_served.get(requester, 0) for requester in ticket.requesters)
-        return service_number, ticket.number
+        service_number = max(self._last_service_numbers.get(one, 0) for one in ticket.requesters)
+        return service_number, ticket.arrival_number
 
     def _record_duration(self, seconds: float) -> None:
-        average_seconds = seconds if self._answer_seconds is None else self._answer_seconds
-        self._answer_seconds = average_seconds + _SMOOTHING_FACTOR * (seconds - average_seconds)
+        average_seconds = seconds if self._average_seconds is None else self._average_seconds
+        self._average_seconds = average_seconds + _SMOOTHING_FACTOR * (seconds - average_seconds)
 
     def _queue_full_notice(self) -> Text:
-        average_seconds = self._answer_seconds or _DEFAULT_ANSWER_SECONDS
-        seconds = average_seconds * len(self._waiting_tickets) / self._slots
+        average_seconds = self._average_seconds or _DEFAULT_ANSWER_SECONDS
+        wait_seconds = average_seconds * len(self._waiting_tickets) / self._slot_count
         return translatable(
             "I'm busy: your message would be number {position} in the queue for the model. Please"
             " try again in {minutes} min.",
             position=len(self._waiting_tickets) + 1,
-            minutes=max(1, round(seconds / 60)),
+            minutes=max(1, round(wait_seconds / 60)),
         )

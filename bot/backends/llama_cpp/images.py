@@ -48,9 +48,9 @@ def insert_image_placeholders(messages: Sequence[Message]) -> Sequence[Message]:
 
 def check_placeholders(text: str, images: Sequence[str], model: str) -> None:
     """Raise `BackendUnavailable` if the template dropped or repeated an image's placeholder."""
-    if (found := text.count(IMAGE_PLACEHOLDER)) != len(images):
+    if (count := text.count(IMAGE_PLACEHOLDER)) != len(images):
         raise BackendUnavailable(
-            f"the template for {model} puts {found} of {len(images)} images into the prompt; "
+            f"the template for {model} puts {count} of {len(images)} images into the prompt; "
             "choose another `template` in the preset",
             UNUSABLE_TEMPLATE_NOTICE,
         )
@@ -64,18 +64,18 @@ def count_image_tokens(prompt: Prompt) -> int:
 
 
 def _extract_base64(image: Image) -> str:
-    kind, _, data = image.url.partition(";base64,")
+    uri_prefix, _, base64_data = image.url.partition(";base64,")
     try:
-        decoded = base64.b64decode(data, validate=True)
+        decoded_image = base64.b64decode(base64_data, validate=True)
     except ValueError:
-        decoded = b""
-    if not kind.startswith("data:image/") or not decoded.startswith(_IMAGE_SIGNATURES):
+        decoded_image = b""
+    if not uri_prefix.startswith("data:image/") or not decoded_image.startswith(_IMAGE_SIGNATURES):
         raise BackendUnavailable(
             f"the image {image.url[:_MAX_QUOTED_CHARS]!r} is not a `data:image/...;base64,` URI of"
             " a PNG, JPEG, GIF, or BMP; the preset must contain it in this form",
             _INVALID_IMAGE_NOTICE,
         )
-    return data
+    return base64_data
 
 
 def _insert_placeholders(message: Message) -> str:
@@ -86,7 +86,7 @@ def _insert_placeholders(message: Message) -> str:
 
 
 def find_projector(model: Path, settings: ModelFileSettings, data_dir: Path) -> Path | None:
-    """Return the default model's image projector, if any; raises `SettingsError` if invalid."""
+    """Return the default model's image projector, if any; raise `SettingsError` if invalid."""
     if settings.projector_path is None or model != find_model("default", settings, data_dir):
         return None
     projector = settings.projector_path.expanduser()

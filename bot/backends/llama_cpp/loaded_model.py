@@ -17,7 +17,7 @@ from bot.backends.llama_cpp.engine import (
     EngineConfig,
     EngineFailed,
     GenerationRequest,
-    running_engine,
+    run_engine,
     select_engine,
 )
 from bot.backends.llama_cpp.fair_queue import FairQueue
@@ -43,9 +43,9 @@ class Tokenizer:
     Every method may raise `EngineFailed`.
     """
 
-    def __init__(self, engine: Engine, tokens: SpecialTokens) -> None:
+    def __init__(self, engine: Engine, special_tokens: SpecialTokens) -> None:
         self._engine = engine
-        self._tokens = tokens
+        self._tokens = special_tokens
         self._boundary_ids: tuple[list[int], list[int]] | None = None
 
     async def token_ids(self, spans: Sequence[TextSpan]) -> list[int]:
@@ -70,15 +70,15 @@ class Tokenizer:
         tokens_with_trust = await self._tokenize_prompt(spans)
         texts = await self._token_texts({token for token, _ in tokens_with_trust})
         return [
-            PromptToken(token, texts[token], token in self._tokens.control_tokens, trusted)
-            for token, trusted in tokens_with_trust
+            PromptToken(token, texts[token], token in self._tokens.control_tokens, is_trusted)
+            for token, is_trusted in tokens_with_trust
         ]
 
     async def _tokenize_prompt(self, spans: Sequence[TextSpan]) -> list[tuple[int, bool]]:
         prefix_ids, _ = await self._detect_boundary_ids()
-        parts = await self._tokenize_spans(spans)
-        span_parts = zip(parts, spans, strict=True)
-        tokens_with_trust = [(token, span.trusted) for part, span in span_parts for token in part]
+        token_lists = await self._tokenize_spans(spans)
+        pairs = zip(token_lists, spans, strict=True)
+        tokens_with_trust = [(token, span.trusted) for tokens, span in pairs for token in tokens]
         if [token for token, _ in tokens_with_trust[: len(prefix_ids)]] == prefix_ids:
             return tokens_with_trust
         return [*((token, True) for token in prefix_ids), *tokens_with_trust]
@@ -88,29 +88,31 @@ class Tokenizer:
         untrusted_positions = [at for at, span in enumerate(spans) if not span.trusted]
         trusted_texts = [(spans[at].text, at > 0) for at in trusted_positions]
         trusted_ids = await self._tokenize(trusted_texts, parse_special=True)
-        markers = self._tokens.added_tokens.keys() & {token for ids in trusted_ids for token in ids}
-        parts = dict(zip(trusted_positions, trusted_ids, strict=True))
+        marker_ids = self._tokens.added_tokens.keys() & {
+            token for ids in trusted_ids for token in ids
+        }
+        ids_by_position = dict(zip(trusted_positions, trusted_ids, strict=True))
         untrusted_texts = []
         for at in untrusted_positions:
-            previous_ids = parts.get(at - 1, [])
+            previous_ids = ids_by_position.get(at - 1, [])
             follows_control = bool(previous_ids) and previous_ids[-1] in self._tokens.control_tokens
             untrusted_texts.append((spans[at].text, at > 0 and not follows_control))
-        untrusted_ids = await self._tokenize_untrusted(untrusted_texts, markers)
-        parts |= zip(untrusted_positions, untrusted_ids, strict=True)
-        return [parts[at] for at in range(len(spans))]
+        untrusted_ids = await self._tokenize_untrusted(untrusted_texts, marker_ids)
+        ids_by_position |= zip(untrusted_positions, untrusted_ids, strict=True)
+        return [ids_by_position[at] for at in range(len(spans))]
 
     async def _tokenize_untrusted(
-        self, texts: Sequence[tuple[str, bool]], markers: set[int]
+        self, texts: Sequence[tuple[str, bool]], marker_ids: set[int]
     ) -> list[list[int]]:
-        """Tokenize people's texts so that they contain no control tokens and none of `markers`."""
-        forbidden_ids = markers | self._tokens.control_tokens.keys()
+        """Tokenize people's texts so that they contain no control tokens or `marker_ids`."""
+        forbidden_ids = marker_ids | self._tokens.control_tokens.keys()
         token_texts = {**self._tokens.control_tokens, **self._tokens.added_tokens}
         token_lists = await self._tokenize(texts, parse_special=False)
-        for number, (text, is_joined) in enumerate(texts):
-            if bad_ids := forbidden_ids.intersection(token_lists[number]):
-                broken_text = break_control_tokens(text, [token_texts[token] for token in bad_ids])
-                (new_ids,) = await self._tokenize([(broken_text, is_joined)], parse_special=False)
-                token_lists[number] = [token for token in new_ids if token not in forbidden_ids]
+        for index, (text, is_continuation) in enumerate(texts):
+            if bad_ids := forbidden_ids.intersection(token_lists[index]):
+                safe_text = break_control_tokens(text, [token_texts[token] for token in bad_ids])
+                (ids,) = await self._tokenize([(safe_text, is_continuation)], parse_special=False)
+                token_lists[index] = [token for token in ids if token not in forbidden_ids]
         return token_lists
 
     async def _tokenize(
@@ -118,11 +120,11 @@ class Tokenizer:
     ) -> list[list[int]]:
         """Tokenize texts; each flag says whether the text directly continues the previous one."""
         _, separator_ids = await self._detect_boundary_ids()
-        separator_text, skip_count = _SEPARATOR_TEXT if separator_ids else "", len(separator_ids)
-        engine_inputs = [separator_text + text if is_joined else text for text, is_joined in texts]
-        token_lists = await self._engine.tokenize(engine_inputs, parse_special=parse_special)
-        lists_with_texts = zip(token_lists, texts, strict=True)
-        return [ids[skip_count:] if is_joined else ids for ids, (_, is_joined) in lists_with_texts]
+        separator, skip_count = _SEPARATOR_TEXT if separator_ids else "", len(separator_ids)
+        inputs = [separator + text if is_continuation else text for text, is_continuation in texts]
+        token_lists = await self._engine.tokenize(inputs, parse_special=parse_special)
+        pairs = zip(token_lists, texts, strict=True)
+        return [ids[skip_count:] if is_continuation else ids for ids, (_, is_continuation) in pairs]
 
     async def _detect_boundary_ids(self) -> tuple[list[int], list[int]]:
         """Return the start token that the tokenizer adds to prompts, and the ids of a separator.
@@ -173,7 +175,7 @@ class LoadedModel:
         return self.projector is not None
 
     async def prompt_ids(self, rendering: RenderedPrompt) -> list[int]:
-        restart_count = self.engine.restarts
+        restart_count = self.engine.restart_count
         try:
             try:
                 return await self.tokenizer.token_ids(rendering.spans)
@@ -186,46 +188,50 @@ class LoadedModel:
             raise BackendUnavailable(f"{self.path.stem} cannot tokenize: {error}") from error
 
     async def generate(
-        self, prompt: Prompt, rendering: RenderedPrompt, images: Sequence[str]
+        self, prompt: Prompt, rendering: RenderedPrompt, encoded_images: Sequence[str]
     ) -> AsyncGenerator[GenerationEvent, None]:
         stops = self._stop_strings(prompt, rendering)
         engine_stops = self._engine_stops(rendering) if self.reasoning.special_tokens else stops
-        answer = self._generate(prompt, rendering, engine_stops, images)
+        answer = self._generate(prompt, rendering, engine_stops, encoded_images)
         reasoning = with_open_tag(self.reasoning, rendering.spans)
-        separated = separate_reasoning(answer, reasoning, stops)
+        answer_events = separate_reasoning(answer, reasoning, stops)
         if rendering.tool_call_format is not None:
             parameters = tool_parameters_by_name(prompt)
-            separated = separate_calls(separated, rendering.tool_call_format, parameters)
-        async with aclosing(separated) as events:
+            answer_events = separate_calls(answer_events, rendering.tool_call_format, parameters)
+        async with aclosing(answer_events) as events:
             async for event in events:
                 yield event
 
     async def _generate(
-        self, prompt: Prompt, rendering: RenderedPrompt, stops: Sequence[str], images: Sequence[str]
+        self,
+        prompt: Prompt,
+        rendering: RenderedPrompt,
+        stops: Sequence[str],
+        encoded_images: Sequence[str],
     ) -> AsyncGenerator[GenerationEvent, None]:
-        sampling, limit = to_sampling_parameters(prompt, self.engine_name), prompt.output_limit
+        sampling, max_tokens = to_sampling_parameters(prompt, self.engine_name), prompt.output_limit
         if self.path.name == DEFAULT_MODEL_FILE:
             sampling = {**_DEFAULT_MODEL_SAMPLING, **sampling}
-            limit = limit or _DEFAULT_MODEL_OUTPUT_TOKENS
+            max_tokens = max_tokens or _DEFAULT_MODEL_OUTPUT_TOKENS
         slot_owner = SlotOwner(prompt.conversation, prompt.character)
         prompt_ids = await self.prompt_ids(rendering)  # approximate if there are images
         try:
-            text = await self.tokenizer.to_safe_text(rendering.spans) if images else ""
-            check_placeholders(text, images, self.path.stem)
-            async with self.slots.lease(slot_owner, prompt_ids) as (slot, is_exclusive):
+            text = await self.tokenizer.to_safe_text(rendering.spans) if encoded_images else ""
+            check_placeholders(text, encoded_images, self.path.stem)
+            async with self.slots.lease(slot_owner, prompt_ids) as (slot_number, is_exclusive):
                 request = GenerationRequest(
                     prompt_ids,
                     stops,
                     sampling,
-                    limit,
-                    slot,
-                    can_shift=is_exclusive and not self.has_vision,  # images cannot be shifted
+                    max_tokens,
+                    slot_number,
+                    can_shift_cache=is_exclusive and not self.has_vision,  # images cannot shift
                     preserved_tokens=(
                         *self.reasoning.special_tokens,
                         *(CALL_MARKERS if rendering.tool_call_format is not None else ()),
                     ),
                     text=text,
-                    images=images,
+                    encoded_images=encoded_images,
                 )
                 async with aclosing(self.engine.generate(request)) as events:
                     async for event in events:
@@ -255,13 +261,13 @@ async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
     """Load a model; raise `ChildFailed`, or `SettingsError` if it cannot run on this machine."""
     settings, clock = config.settings, SystemClock()
     config.slots_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    async with running_engine(config) as engine:
+    async with run_engine(config) as engine:
         special_tokens = await asyncio.to_thread(read_special_tokens, config.model)
         slot_store = SlotStore(
             config.slots_folder,
             await asyncio.to_thread(_state_fingerprint, config, engine.version),
             clock,
-            limit_bytes=settings.saved_mib * 2**20,
+            max_bytes=settings.saved_mib * 2**20,
             max_age_seconds=settings.saved_days * 86_400,
         )
         await asyncio.to_thread(slot_store.load_saved_slots)

@@ -16,7 +16,7 @@ from bot.errors import BackendUnavailable, SettingsError
 from bot.templates.renderer import Renderer
 
 _TRIAL_CONVERSATION = "check:measurement"
-_PROMPT_TEXT = "Name the colours of the rainbow, one after the other. " * 10  # about 100 tokens
+_PROMPT_TEXT = "Name the colors of the rainbow, one after the other. " * 10  # about 100 tokens
 _OUTPUT_TOKENS = 24
 _TIMEOUT_SECONDS = 10.0
 

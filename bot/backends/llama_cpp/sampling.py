@@ -21,7 +21,7 @@ from bot.texts.text import translatable
 
 _RANDOM_SEED = 2**32 - 1  # llama.cpp's value for a random seed
 
-_REMEDIES = {
+_PARAMETER_REMEDIES = {
     "tfs_z": "llama.cpp has removed this sampler; remove it",
     "penalize_newline": "llama.cpp has removed this option; remove it",
     "num_ctx": "set the provider's CONTEXT_TOKENS, which applies to all presets",
@@ -30,7 +30,7 @@ _REMEDIES = {
     "top_logprobs": "Troupe does not show probabilities; remove it",
 }
 _STRING_LIST_CHECK = ValueCheck(parameter_table.is_string_list, translatable("a list of strings"))
-_ALIASES: Mapping[str, str] = {
+_PARAMETER_ALIASES: Mapping[str, str] = {
     "repetition_penalty": "repeat_penalty",
     "random_seed": "seed",
     **dict.fromkeys(OUTPUT_LIMIT_PARAMETERS[1:], "max_tokens"),
@@ -127,17 +127,19 @@ _PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
 _PARAMETERS = ParameterTable(
     _PARAMETER_CHECKS,
     translatable("local models support {names}", names=", ".join(sorted(_PARAMETER_CHECKS))),
-    _ALIASES,
-    _REMEDIES,
+    _PARAMETER_ALIASES,
+    _PARAMETER_REMEDIES,
 )
 BINDINGS_PARAMETERS = _PARAMETER_CHECKS.keys() - _SERVER_ONLY_PARAMETERS
 
 
 def parameter_problems(settings: LlamaCppSettings, parameters: Mapping[str, object]) -> list[str]:
-    return find_problems(parameters, select_engine(settings) or settings.engine)
+    return find_parameter_problems(parameters, select_engine(settings) or settings.engine)
 
 
-def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -> list[str]:
+def find_parameter_problems(
+    parameters: Mapping[str, object], engine: str = "xllamacpp"
+) -> list[str]:
     sent_parameters = parameters_to_send(parameters)
     problems: list[str] = [*_PARAMETERS.find_problems(sent_parameters)]
     if engine == "llama_cpp_python":
@@ -153,9 +155,9 @@ def find_problems(parameters: Mapping[str, object], engine: str = "xllamacpp") -
 
 def to_sampling_parameters(prompt: Prompt, engine: str = "xllamacpp") -> dict[str, object]:
     """Return the parameters for the engine; raise `BackendUnavailable` if one is invalid."""
-    parameter_table.raise_for_problems(find_problems(prompt.parameters, engine))
+    parameter_table.raise_for_problems(find_parameter_problems(prompt.parameters, engine))
     sampling = {
-        _ALIASES.get(name, name): value
+        _PARAMETER_ALIASES.get(name, name): value
         for name, value in parameters_to_send(prompt.parameters).items()
     }
     for name in ("max_tokens", "stop", "n"):
@@ -172,7 +174,7 @@ def _to_json_schema_field(response_format: object) -> dict[str, object]:
     match response_format:
         case {"type": "json_schema", "json_schema": {"schema": schema}}:
             return {"json_schema": schema}
-        case {"type": "json_object", **rest}:
-            return {"json_schema": rest.get("schema", {"type": "object"})}
+        case {"type": "json_object", **other_fields}:
+            return {"json_schema": other_fields.get("schema", {"type": "object"})}
         case _:
             return {}

@@ -14,7 +14,7 @@ import structlog
 from bot.backends.llama_cpp.engine import Engine, EngineFailed, EngineRefused
 from bot.ports import Clock
 
-_STATE_SUFFIX, _IDS_SUFFIX, _PART_SUFFIX = _SUFFIXES = (".state", ".ids", ".part")
+_STATE_SUFFIX, _IDS_SUFFIX, _PART_SUFFIX = _FILE_SUFFIXES = (".state", ".ids", ".part")
 _log = structlog.get_logger(__name__)
 _MIN_SAVED_TOKENS = 64  # fewer tokens are decoded as fast as they are loaded
 _SAVE_ALL_TIMEOUT_SECONDS = 20.0
@@ -32,12 +32,12 @@ class SlotStore:
     """Stores one model's saved slots; deletes expired files and, if space is short, the oldest."""
 
     def __init__(
-        self, folder: Path, model: str, clock: Clock, *, limit_bytes: int, max_age_seconds: float
+        self, folder: Path, model: str, clock: Clock, *, max_bytes: int, max_age_seconds: float
     ) -> None:
         self._folder = folder
         self._model = model
         self._clock = clock
-        self.limit_bytes = limit_bytes
+        self.max_bytes = max_bytes
         self._max_age_seconds = max_age_seconds
         self.token_ids_by_file: dict[str, array[int]] = {}
 
@@ -52,13 +52,13 @@ class SlotStore:
     def state_file_name(self, owner: SlotOwner) -> str:
         return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}{_STATE_SUFFIX}"
 
-    def commit_file(self, part_file: str, owner: SlotOwner, token_ids: "array[int]") -> None:
+    def commit_file(self, part_file_name: str, owner: SlotOwner, token_ids: "array[int]") -> None:
         """Rename a completely written file to its final name; raise `OSError` if that fails."""
         state_file = self._folder / self.state_file_name(owner)
         ids_file = state_file.with_suffix(_IDS_SUFFIX)
         ids_file.touch(mode=0o600)
         ids_file.write_bytes(token_ids.tobytes())
-        (self._folder / part_file).replace(state_file)
+        (self._folder / part_file_name).replace(state_file)
         self.token_ids_by_file[state_file.name] = token_ids
         self._delete_old_files()
 
@@ -73,21 +73,21 @@ class SlotStore:
                 file_stat = state_file.stat()
                 files.append((file_stat.st_mtime, file_stat.st_size, state_file.name))
         total_bytes = sum(size for _, size, _ in files)
-        for modified_at, size, file in sorted(files):
+        for modified_at, size, file_name in sorted(files):
             is_expired = modified_at < self._clock.now() - self._max_age_seconds
-            if is_expired or total_bytes > self.limit_bytes:
-                self.delete(file)
+            if is_expired or total_bytes > self.max_bytes:
+                self.delete(file_name)
                 total_bytes -= size
 
     def delete(self, file_name: str) -> None:
         self.token_ids_by_file.pop(file_name, None)
-        for suffix in _SUFFIXES:
+        for suffix in _FILE_SUFFIXES:
             (self._folder / file_name).with_suffix(suffix).unlink(missing_ok=True)
 
 
 def delete_saved_slots(folder: Path, conversation: str) -> None:
     """Delete the saved slots of a conversation, for all models."""
-    for suffix in _SUFFIXES:
+    for suffix in _FILE_SUFFIXES:
         for path in folder.glob(f"*-{_hash(conversation)}-*{suffix}"):
             path.unlink(missing_ok=True)
 
@@ -134,7 +134,7 @@ class SlotPool:
         self._engine = engine
         self._store = store
         self._slots = [_SlotState(number) for number in range(engine.slot_count)]
-        self._restarts = engine.restarts
+        self._restart_count = engine.restart_count
         self._assignment_lock = asyncio.Lock()
         self._use_count = 0
 
@@ -207,8 +207,8 @@ class SlotPool:
                     slot.must_erase = False
 
     def _clear_after_restart(self) -> None:
-        if self._restarts != self._engine.restarts:
-            self._restarts = self._engine.restarts
+        if self._restart_count != self._engine.restart_count:
+            self._restart_count = self._engine.restart_count
             for slot in self._slots:
                 slot.clear()
                 slot.must_erase = False
@@ -218,7 +218,7 @@ class SlotPool:
         own_slot = next((each for each in self._slots if each.owner == owner), None)
         if own_slot is not None and not own_slot.is_busy:
             return own_slot, True
-        slot = min(idle_slots, key=lambda each: _eviction_order(each, prompt_ids))
+        slot = min(idle_slots, key=lambda each: _eviction_key(each, prompt_ids))
         await self._save(slot)
         if own_slot is not None:  # the owner's slot is busy; lease another one without owning it
             slot.owner = None
@@ -233,29 +233,31 @@ class SlotPool:
     async def _copy_prefix(
         self, slot: _SlotState, prompt_ids: "array[int]", idle_slots: Sequence[_SlotState]
     ) -> None:
-        longest_prefix = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.ids, prompt_ids))
-        best_slot: _SlotState | str | None = None
+        longest_length = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.ids, prompt_ids))
+        best_source: _SlotState | str | None = None
         sources: list[tuple[_SlotState | str, array[int]]] = [(one, one.ids) for one in idle_slots]
         sources += self._store.token_ids_by_file.items()
         for source, ids in sources:
             length = common_prefix_length(ids, prompt_ids)
-            if length > longest_prefix and length * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
-                longest_prefix, best_slot = length, source
-        if isinstance(best_slot, _SlotState):
-            await self._save(best_slot)
-            best_slot = self._store.state_file_name(best_slot.owner) if best_slot.owner else None
-        if best_slot in self._store.token_ids_by_file:
-            await self._restore(slot, best_slot)
+            if length > longest_length and length * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
+                longest_length, best_source = length, source
+        if isinstance(best_source, _SlotState):
+            await self._save(best_source)
+            best_source = (
+                self._store.state_file_name(best_source.owner) if best_source.owner else None
+            )
+        if best_source in self._store.token_ids_by_file:
+            await self._restore(slot, best_source)
 
     async def _save(self, slot: _SlotState) -> None:
-        if slot.owner is None or slot.is_saved or not self._store.limit_bytes:
+        if slot.owner is None or slot.is_saved or not self._store.max_bytes:
             return
         if len(slot.ids) >= _MIN_SAVED_TOKENS:
             try:
                 part_file = f"{Path(self._store.state_file_name(slot.owner)).stem}{_PART_SUFFIX}"
-                tokens = await self._engine.save_slot(slot.number, part_file)
-                if tokens >= _MIN_SAVED_TOKENS:  # fewer if prefill was stopped
-                    self._store.commit_file(part_file, slot.owner, slot.ids[:tokens])
+                token_count = await self._engine.save_slot(slot.number, part_file)
+                if token_count >= _MIN_SAVED_TOKENS:  # fewer if prefill was stopped
+                    self._store.commit_file(part_file, slot.owner, slot.ids[:token_count])
             except (EngineFailed, OSError) as error:  # the prompt will be decoded again
                 _log.warning("slot_not_saved", slot=slot.number, reason=str(error))
                 return
@@ -285,6 +287,6 @@ def common_prefix_length(first_ids: "array[int]", second_ids: "array[int]") -> i
     return low
 
 
-def _eviction_order(slot: _SlotState, prompt_ids: "array[int]") -> tuple[bool, int, int]:
+def _eviction_key(slot: _SlotState, prompt_ids: "array[int]") -> tuple[bool, int, int]:
     is_free = slot.owner is None
     return not is_free, -common_prefix_length(slot.ids, prompt_ids) if is_free else 0, slot.last_use

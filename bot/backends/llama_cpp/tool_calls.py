@@ -71,7 +71,7 @@ _CALL_BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
 _FORMATS_SHOWN_AS_TEXT: Final = (ToolCallFormat.BARE, ToolCallFormat.CHANNEL)
 _MAX_CALL_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls in one answer
 RESULTS_DIVISOR: Final = 6  # a sixth of the context is reserved for calls and results
-_SPECS_DIVISOR: Final = 3
+_TOOL_SPECS_DIVISOR: Final = 3
 _BYTES_PER_TOKEN: Final = 3  # a low estimate for most scripts
 _MIN_RESULT_BYTES: Final = 120
 _OMISSION_MARK: Final = "\n[the rest is omitted]"
@@ -100,20 +100,20 @@ def _read_tagged_calls(
 ) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
     for block in answer.split(_OPEN_TAG)[1:]:
-        inner, close_tag, _ = block.partition(_CLOSE_TAG)
-        if inner.strip() and (close_tag or not is_cut):
-            calls.append(_read_parameters(inner, tools) or _read_call(inner))
+        call_text, close_tag, _ = block.partition(_CLOSE_TAG)
+        if call_text.strip() and (close_tag or not is_cut):
+            calls.append(_read_parameter_call(call_text, tools) or _read_call(call_text))
     return calls
 
 
-def _read_parameters(block: str, tools: Mapping[str, Parameters]) -> tuple[str, str] | None:
-    for head, pattern in _PARAMETER_CALL_PATTERNS:
-        if head_match := head.match(block):
-            properties = tools.get(head_match[1], {}).get("properties")
+def _read_parameter_call(block: str, tools: Mapping[str, Parameters]) -> tuple[str, str] | None:
+    for opening_pattern, parameter_pattern in _PARAMETER_CALL_PATTERNS:
+        if opening_match := opening_pattern.match(block):
+            properties = tools.get(opening_match[1], {}).get("properties")
             schemas = properties if isinstance(properties, Mapping) else {}
-            matches = pattern.finditer(block, head_match.end())
+            matches = parameter_pattern.finditer(block, opening_match.end())
             arguments = {one[1]: _convert_to_type(one[2], schemas.get(one[1])) for one in matches}
-            return head_match[1], _encode_arguments(arguments)
+            return opening_match[1], _encode_arguments(arguments)
     return None
 
 
@@ -132,9 +132,9 @@ def _read_named_calls(
     pattern: re.Pattern[str], end_pattern: re.Pattern[str], answer: str, *, is_cut: bool
 ) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
-    for call in islice(pattern.finditer(answer), MAX_TOOL_CALLS):
-        text = end_pattern.split(answer[call.end() :], 1)[0].strip()
-        calls += _read_named_call(call[1], text, is_cut=is_cut)
+    for call_match in islice(pattern.finditer(answer), MAX_TOOL_CALLS):
+        text = end_pattern.split(answer[call_match.end() :], 1)[0].strip()
+        calls += _read_named_call(call_match[1], text, is_cut=is_cut)
     return calls
 
 
@@ -153,8 +153,8 @@ def _read_json_calls(answer: str, *, is_cut: bool) -> list[tuple[str, str]]:
         if isinstance(items, list):
             call_objects = (one for one in items[:MAX_TOOL_CALLS] if isinstance(one, dict))
             calls += map(_parse_call_object, call_objects)
-        elif head := _NAMED_ARGUMENTS.match(text):
-            calls += _read_named_call(head[1], text[head.end() - 1 :], is_cut=is_cut)
+        elif match := _NAMED_ARGUMENTS.match(text):
+            calls += _read_named_call(match[1], text[match.end() - 1 :], is_cut=is_cut)
         elif text and not is_cut:
             calls.append(_read_call(text))
     return calls
@@ -209,7 +209,7 @@ class TextCallParser:
     """Separates tool calls from text in a streamed answer, in chunks of any size."""
 
     def __init__(self, call_format: ToolCallFormat, tools: Mapping[str, Parameters]) -> None:
-        self._form = call_format
+        self._format = call_format
         self._tools = tools
         self._pending = ""  # text that may be the start of a marker
         self._is_calling = False
@@ -220,9 +220,9 @@ class TextCallParser:
         if self._is_calling:
             return self._add_call_text(text)
         self._pending += text
-        if self._form is ToolCallFormat.BARE:
+        if self._format is ToolCallFormat.BARE:
             return self._feed_bare_call()
-        markers = _CALL_BEGINNINGS[self._form]
+        markers = _CALL_BEGINNINGS[self._format]
         starts = [at for marker in markers if (at := self._pending.find(marker)) >= 0]
         if starts:
             text_before, call_text = self._pending[: min(starts)], self._pending[min(starts) :]
@@ -237,10 +237,10 @@ class TextCallParser:
         """Return the remaining text and the calls; `is_cut` drops an incomplete last call."""
         if not self._is_calling:
             return self._pending, ()
-        named_calls = read_calls(self._form, self._call_text, self._tools, is_cut=is_cut)
-        if self._form is ToolCallFormat.BARE:
+        named_calls = read_calls(self._format, self._call_text, self._tools, is_cut=is_cut)
+        if self._format is ToolCallFormat.BARE:
             named_calls = [one for one in named_calls if one[0] in self._tools]
-        if not named_calls and self._form in _FORMATS_SHOWN_AS_TEXT:
+        if not named_calls and self._format in _FORMATS_SHOWN_AS_TEXT:
             return self._call_text, ()
         calls = [
             ToolCall(f"call_{number}", name[:MAX_NAME_CHARS], arguments[:MAX_ARGUMENT_CHARS])
@@ -252,7 +252,7 @@ class TextCallParser:
         self._call_text += text
         if len(self._call_text) <= _MAX_CALL_CHARS:
             return ""
-        if self._form is ToolCallFormat.BARE:  # too long for a call, so the JSON is the answer
+        if self._format is ToolCallFormat.BARE:  # too long for a call, so the JSON is the answer
             shown_text, self._call_text = self._call_text, ""
             self._is_calling, self._is_answering = False, True
             return shown_text
@@ -260,11 +260,11 @@ class TextCallParser:
         return ""
 
     def _feed_bare_call(self) -> str:
-        pending_start = self._pending.lstrip()
-        if not self._is_answering and pending_start.startswith(("{", _PYTHON_TAG)):
+        pending_text = self._pending.lstrip()
+        if not self._is_answering and pending_text.startswith(("{", _PYTHON_TAG)):
             text, self._pending, self._is_calling = self._pending, "", True
             return self._add_call_text(text)
-        if not self._is_answering and _PYTHON_TAG.startswith(pending_start):
+        if not self._is_answering and _PYTHON_TAG.startswith(pending_text):
             return ""
         self._is_answering = True
         shown_text, self._pending = self._pending, ""
@@ -298,7 +298,7 @@ def fit_tools(prompt: Prompt, context_tokens: int, special_texts: Sequence[str])
     """Return the tools, or none if they exceed 1/3 of the context; cut the results to 1/6 of it."""
     spec_chars = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
     specs = prompt.tools
-    if spec_chars > context_tokens * _BYTES_PER_TOKEN // _SPECS_DIVISOR:
+    if spec_chars > context_tokens * _BYTES_PER_TOKEN // _TOOL_SPECS_DIVISOR:
         _log.warning("tools_too_long", model=prompt.model, characters=spec_chars)
         specs = ()
     result_count = sum(len(one.results) for one in prompt.tool_exchanges)

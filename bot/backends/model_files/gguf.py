@@ -67,9 +67,9 @@ def read_special_tokens(path: Path) -> SpecialTokens:
         number = metadata.get(f"tokenizer.ggml.{key}_token_id")
         return str(texts[number]) if isinstance(number, int) and number < len(texts) else ""
 
-    def tokens_of_type(wanted_type: int) -> dict[int, str]:
+    def tokens_of_type(type_number: int) -> dict[int, str]:
         pairs = enumerate(zip(texts, types, strict=False))
-        return {number: text for number, (text, token_type) in pairs if token_type == wanted_type}
+        return {number: text for number, (text, token_type) in pairs if token_type == type_number}
 
     template = metadata.get("tokenizer.chat_template")
     return SpecialTokens(
@@ -84,8 +84,8 @@ def read_special_tokens(path: Path) -> SpecialTokens:
 
 def read_pooling_type(path: Path) -> int | None:
     """Return llama.cpp's number for the pooling type, if set; raise `SettingsError` if not GGUF."""
-    values = read_header(path)
-    pooling = next((value for key, value in values.items() if key.endswith(_POOLING_SUFFIX)), None)
+    header = read_header(path)
+    pooling = next((value for key, value in header.items() if key.endswith(_POOLING_SUFFIX)), None)
     return pooling if isinstance(pooling, int) else None
 
 
@@ -114,28 +114,28 @@ class _GgufParser:
         metadata = {}
         for _ in range(count):
             key = self._read_text()
-            value = self._read_value(self._read_number("I"), is_kept=key not in _SKIPPED_KEYS)
+            value = self._read_value(self._read_number("I"), is_needed=key not in _SKIPPED_KEYS)
             if value is not None:
                 metadata[key] = value
         return metadata
 
-    def _read_value(self, value_type: int, *, is_kept: bool) -> Any:
+    def _read_value(self, value_type: int, *, is_needed: bool) -> Any:
         if value_type in _NUMBER_FORMATS:
             return self._read_number(_NUMBER_FORMATS[value_type])
         if value_type == _TEXT_VALUE_TYPE:
             return self._read_text()
         if value_type == _ARRAY_VALUE_TYPE:
-            return self._read_array(is_kept=is_kept)
+            return self._read_array(is_needed=is_needed)
         raise ValueError(f"unknown value type {value_type}")
 
-    def _read_array(self, *, is_kept: bool) -> Any:
+    def _read_array(self, *, is_needed: bool) -> Any:
         value_type, count = self._read_number("I"), self._read_number("Q")
         if value_type in _NUMBER_FORMATS:
             array_format = f"<{count}{_NUMBER_FORMATS[value_type]}"
             begin, self._offset = self._offset, self._offset + struct.calcsize(array_format)
-            return struct.unpack_from(array_format, self._data, begin) if is_kept else None
-        values = (self._read_value(value_type, is_kept=is_kept) for _ in range(count))
-        if is_kept:
+            return struct.unpack_from(array_format, self._data, begin) if is_needed else None
+        values = (self._read_value(value_type, is_needed=is_needed) for _ in range(count))
+        if is_needed:
             return list(values)
         for _ in values:
             pass
@@ -175,16 +175,16 @@ class ModelMetadata:
 
 def read_metadata(path: Path) -> ModelMetadata:
     """Read a model's metadata; raise `SettingsError` if the file is invalid."""
-    values = read_header(path)
-    architecture = _read_text_value(values, "general.architecture")
+    header = read_header(path)
+    architecture = _read_text_value(header, "general.architecture")
     return ModelMetadata(
-        name=_read_text_value(values, "general.name"),
+        name=_read_text_value(header, "general.name"),
         architecture=architecture,
-        license=_read_text_value(values, "general.license"),
-        template=_describe_template(values.get("tokenizer.chat_template")),
-        context_tokens=_read_int_value(values, f"{architecture}.context_length"),
+        license=_read_text_value(header, "general.license"),
+        template=_describe_template(header.get("tokenizer.chat_template")),
+        context_tokens=_read_int_value(header, f"{architecture}.context_length"),
         weight_bytes=path.stat().st_size,
-        cache_bytes_per_token=_read_cache_bytes_per_token(values, architecture),
+        cache_bytes_per_token=_read_cache_bytes_per_token(header, architecture),
         is_projector=architecture == "clip",
     )
 
@@ -196,15 +196,15 @@ def _describe_template(source: object) -> str:
     return f"its own, the same as the built-in {family}" if family else "its own"
 
 
-def _read_cache_bytes_per_token(values: Mapping[str, Any], architecture: str) -> int:
-    def read_value(key: str) -> int:
-        return _read_int_value(values, f"{architecture}.{key}")
+def _read_cache_bytes_per_token(header: Mapping[str, Any], architecture: str) -> int:
+    def read_int(key: str) -> int:
+        return _read_int_value(header, f"{architecture}.{key}")
 
-    layer_count, head_count = read_value("block_count"), read_value("attention.head_count")
-    head_width = read_value("embedding_length") // head_count if head_count else 0
-    key_length = read_value("attention.key_length") or head_width
-    value_length = read_value("attention.value_length") or head_width
-    kv_heads = values.get(f"{architecture}.attention.head_count_kv")
+    layer_count, head_count = read_int("block_count"), read_int("attention.head_count")
+    head_width = read_int("embedding_length") // head_count if head_count else 0
+    key_length = read_int("attention.key_length") or head_width
+    value_length = read_int("attention.value_length") or head_width
+    kv_heads = header.get(f"{architecture}.attention.head_count_kv")
     if isinstance(kv_heads, list | tuple):  # some models have one number per layer
         kv_head_count = sum(each for each in kv_heads if isinstance(each, int))
     else:
@@ -212,13 +212,13 @@ def _read_cache_bytes_per_token(values: Mapping[str, Any], architecture: str) ->
     return kv_head_count * (key_length + value_length) * _BYTES_PER_CACHE_VALUE
 
 
-def _read_int_value(values: Mapping[str, Any], key: str) -> int:
-    value = values.get(key)
+def _read_int_value(header: Mapping[str, Any], key: str) -> int:
+    value = header.get(key)
     if isinstance(value, list | tuple):  # one per layer
         value = max((each for each in value if isinstance(each, int)), default=0)
     return value if isinstance(value, int) else 0
 
 
-def _read_text_value(values: Mapping[str, Any], key: str) -> str:
-    value = values.get(key)
+def _read_text_value(header: Mapping[str, Any], key: str) -> str:
+    value = header.get(key)
     return value if isinstance(value, str) else ""

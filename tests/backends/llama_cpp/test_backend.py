@@ -132,7 +132,7 @@ async def test_unsupported_parameter_is_rejected_by_name(
     why: str | None,
 ) -> None:
     monkeypatch.setattr("bot.backends.llama_cpp.engine.find_spec", {engine: engine}.get)
-    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running_fake_engine)
+    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.run_engine", running_fake_engine)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     model = tiny_gguf.write(tmp_path / "m.gguf", family)
     backend = LlamaCpp(LlamaCppSettings(threads=1, model_path=model), tmp_path, renderer)
@@ -249,7 +249,7 @@ async def test_missing_model_is_reported_with_a_remedy(tmp_path: Path, renderer:
 async def test_forget_works_while_another_model_is_loading(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, renderer: Renderer
 ) -> None:
-    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running_fake_engine)
+    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.run_engine", running_fake_engine)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     one, other = (str(tiny_gguf.write(tmp_path / f"{name}.gguf", family)) for name in "ab")
     backend = LlamaCpp(LlamaCppSettings(), tmp_path, renderer)

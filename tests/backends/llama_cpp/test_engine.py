@@ -8,9 +8,9 @@ from inline_snapshot import snapshot
 from bot.backends.llama_cpp.engine import (
     EngineConfig,
     GenerationRequest,
-    engine_settings,
+    limit_slots,
     require_engine,
-    running_engine,
+    run_engine,
     to_wire,
 )
 from bot.backends.llama_cpp.sampling import to_sampling_parameters
@@ -128,7 +128,7 @@ async def test_bindings_have_one_slot_and_no_projector(
     config = EngineConfig(model, "local", settings, tmp_path, tmp_path, projector)
 
     with pytest.raises(SettingsError, match="does not support projectors; unset TROUPE_PROVIDERS"):
-        async with running_engine(config):
+        async with run_engine(config):
             pass
 
-    assert engine_settings(LlamaCppSettings(parallel=4)).parallel == 1
+    assert limit_slots(LlamaCppSettings(parallel=4)).parallel == 1

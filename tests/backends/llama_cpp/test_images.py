@@ -93,7 +93,7 @@ def test_missing_or_duplicate_placeholder_is_refused() -> None:
 
 def test_request_with_an_image_is_sent_as_text() -> None:
     question = GenerationRequest(
-        [1, 2], text=f"a {MARK}{IMAGE_PLACEHOLDER}", images=["AA=="], slot=1
+        [1, 2], text=f"a {MARK}{IMAGE_PLACEHOLDER}", encoded_images=["AA=="], slot_number=1
     )
 
     body = to_wire(question, "smol", MARK)

@@ -34,7 +34,7 @@ class PoolHarness:
 
     def open_pool(self, limit_bytes: int = 10**9, model: str = "model") -> SlotPool:
         saved = SlotStore(
-            self.folder, model, SystemClock(), limit_bytes=limit_bytes, max_age_seconds=DAY
+            self.folder, model, SystemClock(), max_bytes=limit_bytes, max_age_seconds=DAY
         )
         saved.load_saved_slots()
         return SlotPool(self.engine, saved)
@@ -46,7 +46,7 @@ class PoolHarness:
 
     async def ask(self, conversation: str, ids: list[int], character: str = "") -> int:
         async with self.pool.lease(SlotOwner(conversation, character), ids) as (slot, is_own):
-            request = GenerationRequest(ids, slot=slot, can_shift=is_own)
+            request = GenerationRequest(ids, slot_number=slot, can_shift_cache=is_own)
             cached = self.engine.count_cached(request)
             async for _ in self.engine.generate(request):
                 pass

@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from bot.backends.llama_cpp.backend import LlamaCpp
-from bot.backends.llama_cpp.sampling import find_problems
+from bot.backends.llama_cpp.sampling import find_parameter_problems
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.chat.prompt import FinishReason, TemplateChoice
 from bot.templates.renderer import Renderer
@@ -42,7 +42,7 @@ async def local(engine: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncI
 @pytest.fixture
 def say(engine: str, local: LlamaCpp) -> Say:
     async def say(text: str = "Tell me a story.", **parameters: object) -> str:
-        if find_problems(parameters, engine):
+        if find_parameter_problems(parameters, engine):
             pytest.skip(f"{engine} lacks one of {', '.join(parameters)}")
         question = prompt(text, model="default", parameters=parameters, max_output_tokens=16)
         # A prompt that is read in one batch rounds otherwise than one that is known.

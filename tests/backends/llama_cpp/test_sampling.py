@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.llama_cpp.sampling import find_problems, to_sampling_parameters
+from bot.backends.llama_cpp.sampling import find_parameter_problems, to_sampling_parameters
 from bot.errors import BackendUnavailable
 from tests.backends.asking import prompt
 
@@ -24,7 +24,7 @@ def test_aliases_are_translated_to_the_engines_names() -> None:
 
 @pytest.mark.parametrize(("name", "hint"), CASES["unknown"])
 def test_unknown_parameter_error_suggests_the_nearest_name(name: str, hint: str) -> None:
-    (problem,) = find_problems({name: 1})
+    (problem,) = find_parameter_problems({name: 1})
 
     assert problem.startswith(f"unknown parameter {name!r}; {hint}")
     with pytest.raises(BackendUnavailable, match=f"unknown parameter {name!r}") as refused:
@@ -34,14 +34,14 @@ def test_unknown_parameter_error_suggests_the_nearest_name(name: str, hint: str)
 
 @pytest.mark.parametrize(("name", "value"), CASES["invalid"])
 def test_invalid_value_is_reported(name: str, value: object) -> None:
-    (problem,) = find_problems({name: value})
+    (problem,) = find_parameter_problems({name: value})
 
     assert problem.startswith(f"the parameter {name!r} must be ")
 
 
 def test_parameter_unsupported_by_the_bindings_is_rejected() -> None:
-    assert find_problems({"adaptive_decay": 0.5}) == []
-    assert find_problems({"adaptive_decay": 0.5}, "llama_cpp_python") == [
+    assert find_parameter_problems({"adaptive_decay": 0.5}) == []
+    assert find_parameter_problems({"adaptive_decay": 0.5}, "llama_cpp_python") == [
         "the engine llama_cpp_python has no parameter 'adaptive_decay'; remove it"
     ]
 
@@ -62,4 +62,4 @@ def test_output_limit_is_the_lowest_of_limit_and_parameters() -> None:
 
 
 def test_string_templates_are_not_sent_to_the_engine() -> None:
-    assert find_problems({"user_template": "{{user}}", "end_template": None}) == []
+    assert find_parameter_problems({"user_template": "{{user}}", "end_template": None}) == []

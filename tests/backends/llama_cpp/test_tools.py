@@ -80,7 +80,7 @@ async def local(
         engines.append(CallingEngine(start.slots_folder))
         yield engines[-1]
 
-    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.running_engine", running)
+    monkeypatch.setattr("bot.backends.llama_cpp.loaded_model.run_engine", running)
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_end|>", "<|im_start|>"), ("<tool_call>",))
     settings = LlamaCppSettings(model_path=tiny_gguf.write(tmp_path / file_name, family), threads=1)
     async with Renderer() as renderer:

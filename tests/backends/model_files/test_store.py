@@ -167,7 +167,7 @@ async def test_failed_download_is_reported_in_one_line(
     installer(lines)
 
     with pytest.raises(SettingsError, match=problem) as refused:
-        await model_store.pull_default_model(tmp_path, progress=lambda _: None)
+        await model_store.pull_default_model(tmp_path, report_progress=lambda _: None)
 
     assert "\n" not in str(refused.value)
     assert model_store.list_models(tmp_path) == []
@@ -185,4 +185,4 @@ async def test_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None
     (tmp_path / "file").touch()
 
     with pytest.raises(SettingsError, match="Not a directory"):
-        await model_store.pull_default_model(tmp_path / "file", progress=lambda _: None)
+        await model_store.pull_default_model(tmp_path / "file", report_progress=lambda _: None)
