@@ -30,8 +30,8 @@ _ENTRY_DATE = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that equal cards become 
 
 _PERSONA_FILE = "system_prompt.txt"
 _DATABASE_FILE = "chroma.sqlite3"
-_STORY_PATH = re.compile(r"(^|/)[^/.]+[^/]*\.txt$")
-_SELECT_DOCUMENTS = (
+_STORY_PATH_PATTERN = re.compile(r"(^|/)[^/.]+[^/]*\.txt$")
+_DOCUMENTS_QUERY = (
     "SELECT string_value FROM embedding_metadata WHERE key = 'chroma:document' ORDER BY id"
 )
 
@@ -72,7 +72,7 @@ def read_haruhi_zip(data: bytes) -> CharacterData:
     if database_file is not None:
         stories = _read_documents(files[database_file])
     else:
-        names = sorted(name for name in files if _STORY_PATH.search(name))
+        names = sorted(name for name in files if _STORY_PATH_PATTERN.search(name))
         stories = [_decode_text(files[name]) for name in names if name != persona_file]
     story_texts = tuple(story for story in stories if story.strip())
     return with_default_placeholder(CharacterData(_decode_text(files[persona_file]), story_texts))
@@ -143,7 +143,7 @@ def _read_documents(data: bytes) -> list[str]:
         with closing(sqlite3.connect(":memory:")) as database:
             database.deserialize(data)
             database.execute("PRAGMA trusted_schema = OFF")
-            rows = database.execute(_SELECT_DOCUMENTS)
+            rows = database.execute(_DOCUMENTS_QUERY)
             return [_clean_text(text) for (text,) in rows if isinstance(text, str)]
     except sqlite3.Error as error:
         raise CharacterError.translatable(

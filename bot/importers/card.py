@@ -122,10 +122,12 @@ def encode_card(card: Card, container: CardContainer) -> bytes:
         case CardContainer.JSON:
             return dump_json(card.content, indent=2)
         case CardContainer.PNG:
-            v3 = dump_json(card.content) if card.spec is CardSpec.V3 else None
-            v2 = card.older_card or (_to_v2(card) if card.spec is CardSpec.V3 else card.content)
+            v3_json = dump_json(card.content) if card.spec is CardSpec.V3 else None
+            v2_card = card.older_card or (
+                _to_v2(card) if card.spec is CardSpec.V3 else card.content
+            )
             image = find_character_image(card) or png.blank_image()
-            return png.encode_png(image, v2_json=dump_json(v2), v3_json=v3)
+            return png.encode_png(image, v2_json=dump_json(v2_card), v3_json=v3_json)
         case CardContainer.CHARX:
             assets = dict(card.assets)
             if card.image is not None and not assets:
@@ -256,19 +258,19 @@ _WORD_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _UNCHANGED_KEYS = frozenset({"selectiveLogic", "useProbability"})
 
 
-def to_card_entry(row: object) -> object:
+def to_card_entry(entry: object) -> object:
     """Convert a World Info entry to an entry of a card's `character_book`, like SillyTavern."""
-    if not isinstance(row, dict):
-        return row
+    if not isinstance(entry, dict):
+        return entry
     converted_keys = {*_CARD_KEYS, "disable", "extensions"}
     other_fields = {
         name if name in _UNCHANGED_KEYS else _WORD_BOUNDARY.sub("_", name).lower(): value
-        for name, value in row.items()
+        for name, value in entry.items()
         if name not in converted_keys
     }
     return {
-        **{_CARD_KEYS[name]: value for name, value in row.items() if name in _CARD_KEYS},
-        "enabled": not row.get("disable"),
-        "position": "after_char" if row.get("position") else "before_char",
-        "extensions": {**other_fields, **JsonFields(row.get("extensions")).values},
+        **{_CARD_KEYS[name]: value for name, value in entry.items() if name in _CARD_KEYS},
+        "enabled": not entry.get("disable"),
+        "position": "after_char" if entry.get("position") else "before_char",
+        "extensions": {**other_fields, **JsonFields(entry.get("extensions")).values},
     }

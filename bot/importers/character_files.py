@@ -32,7 +32,7 @@ _HARUHI_TOKEN_BUDGET = {"max_input_tokens": 1600}  # ChatHaruhi's characters wer
 
 def read_character_folder(directory: Path) -> PresetsInFolder:
     """Read all presets in a folder with their character files; raise `PresetError`."""
-    folder = read_presets(directory, _describe_other_file)
+    folder = read_presets(directory, _describe_non_preset)
     for file, name in folder.names.items():
         if file in folder.problems:
             continue
@@ -47,7 +47,7 @@ def read_character_folder(directory: Path) -> PresetsInFolder:
     return folder
 
 
-def _describe_other_file(text: str, file: Path) -> str | None:
+def _describe_non_preset(text: str, file: Path) -> str | None:
     kind = detect_file_kind(text.encode())
     if kind in {FileKind.PRESET, FileKind.UNKNOWN}:
         return None

@@ -44,7 +44,7 @@ class ExportedChat:
     """The first character's name."""
     lines: tuple[ChatLine, ...]
     omitted_count: int = 0
-    """The number of omitted messages: those without text, and those of no participant."""
+    """The number of omitted messages: those without text or not from a participant."""
 
 
 def encode_chat(chat: ExportedChat) -> str:
@@ -91,7 +91,7 @@ def read_chat(data: bytes) -> ExportedChat:
 
 
 def parse_rows(rows: Sequence[JsonFields]) -> ExportedChat:
-    """Read a SillyTavern chat, with or without a header; raises `UserError` if it is invalid."""
+    """Read a SillyTavern chat, with or without a header; raise `UserError` if it is invalid."""
     if not any("mes" in one.values or "user_name" in one.values for one in rows):
         raise UserError(_NOT_A_CHAT_ERROR)
     header = rows[0] if "mes" not in rows[0].values else JsonFields({})
@@ -166,9 +166,9 @@ def _make_chat(
         )
     person = clean_name(person) or _pick_name(messages, is_person=True) or _DEFAULT_PERSON
     character = clean_name(character) or _pick_name(messages, is_person=False) or _DEFAULT_CHARACTER
-    defaults = {True: person, False: character}
+    names = {True: person, False: character}
     cleaned_lines = [
-        ChatLine(clean_name(one.name) or defaults[one.is_person], one.text.strip(), one.is_person)
+        ChatLine(clean_name(one.name) or names[one.is_person], one.text.strip(), one.is_person)
         for one in messages
     ]
     return ExportedChat(person, character, tuple(cleaned_lines), len(lines) - len(messages))

@@ -146,7 +146,7 @@ def check_file_kind(data: bytes, file: Path, accepted_kinds: Collection[FileKind
 
 
 def detect_file_kind(data: bytes) -> FileKind:
-    """Detect a file's kind from at least its first `MAX_BYTES_READ` bytes; execute nothing."""
+    """Detect a file's kind from at least its first `MAX_BYTES_READ` bytes, without executing it."""
     if data.startswith(b"GGUF"):
         return FileKind.GGUF
     if data.startswith(png.SIGNATURE):
@@ -176,22 +176,22 @@ def _detect_archive(data: bytes) -> FileKind:
 
 
 def _detect_text(text: str) -> FileKind:
-    stripped = text.lstrip()
-    if stripped.startswith(("{", "[", "//", "/*")) and not stripped.startswith(("{{", "{%", "{#")):
+    content = text.lstrip()
+    if content.startswith(("{", "[", "//", "/*")) and not content.startswith(("{{", "{%", "{#")):
         try:
             return _detect_json(read_json(text).value)
         except JsonSyntaxError:
-            kinds = (_detect_json_lines(stripped), _guess_broken_json(stripped))
+            kinds = (_detect_json_lines(content), _guess_broken_json(content))
             known_kinds = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
             if known_kinds:
                 return known_kinds[0]
-            if _JSON_START.match(stripped):
+            if _JSON_START.match(content):
                 return FileKind.UNKNOWN  # the importer will report where it is broken
     if _JINJA_TAG.search(text):  # Modelfiles have Go templates, which lack these tags
         return FileKind.JINJA
     if _FROM_LINE.search(text):
         return FileKind.MODELFILE
-    yaml_match = _YAML_KEY.match(_YAML_START.sub("", stripped))
+    yaml_match = _YAML_KEY.match(_YAML_START.sub("", content))
     keys = {key.removeprefix("char_") for key in _YAML_KEY.findall(text)} if yaml_match else set()
     if "name" in keys and keys & {"context", "greeting", "description", "persona"}:
         return FileKind.YAML_CARD
@@ -218,8 +218,8 @@ def _detect_json(value: object) -> FileKind:
     return FileKind.UNKNOWN
 
 
-def _find_kind_by_keys(keys: Set[object], table: str) -> FileKind | None:
-    kinds = (kind for markers, kind in _IDENTIFYING_KEYS[table] if keys >= {*markers.split()})
+def _find_kind_by_keys(keys: Set[object], table_name: str) -> FileKind | None:
+    kinds = (kind for markers, kind in _IDENTIFYING_KEYS[table_name] if keys >= {*markers.split()})
     return next(map(FileKind.__getitem__, kinds), None)
 
 

@@ -135,28 +135,32 @@ class _Token(NamedTuple):
 
 def _tokenize(source: str) -> Iterator[_Token]:
     """Yield a template's tokens except spaces, with text trimmed next to `{{-` and `-}}`."""
-    at, trims_next = 0, False
-    while opening := _OPENING_BRACES.search(source, at):
-        text = source[at : opening.start()]
-        text = text.lstrip(_GO_WHITESPACE) if trims_next else text
+    position, trims_next_text = 0, False
+    while opening := _OPENING_BRACES.search(source, position):
+        text = source[position : opening.start()]
+        text = text.lstrip(_GO_WHITESPACE) if trims_next_text else text
         yield _Token(
-            "text", text.rstrip(_GO_WHITESPACE) if opening[1] else text, _line_number(source, at)
+            "text",
+            text.rstrip(_GO_WHITESPACE) if opening[1] else text,
+            _line_number(source, position),
         )
-        at = _skip_comment(source, opening.end())
-        if at == opening.end():
-            yield _Token("{{", "{{", _line_number(source, at))
-            while not _CLOSING_BRACES.match(source, at):
-                token = _read_token(source, at)
-                at += len(token.text)
+        position = _skip_comment(source, opening.end())
+        if position == opening.end():
+            yield _Token("{{", "{{", _line_number(source, position))
+            while not _CLOSING_BRACES.match(source, position):
+                token = _read_token(source, position)
+                position += len(token.text)
                 if token.kind != "space":
                     yield token
-            yield _Token("}}", "}}", _line_number(source, at))
-        closing_match = _CLOSING_BRACES.match(source, at)
+            yield _Token("}}", "}}", _line_number(source, position))
+        closing_match = _CLOSING_BRACES.match(source, position)
         if closing_match is None:
-            raise _error(_line_number(source, at), marked("comment ends before closing delimiter"))
-        at, trims_next = closing_match.end(), closing_match["trim"] is not None
-    text = source[at:].lstrip(_GO_WHITESPACE) if trims_next else source[at:]
-    yield _Token("text", text, _line_number(source, at))
+            raise _error(
+                _line_number(source, position), marked("comment ends before closing delimiter")
+            )
+        position, trims_next_text = closing_match.end(), closing_match["trim"] is not None
+    text = source[position:].lstrip(_GO_WHITESPACE) if trims_next_text else source[position:]
+    yield _Token("text", text, _line_number(source, position))
     yield _Token("eof", "", _line_number(source, len(source)))
 
 
@@ -199,7 +203,7 @@ class _Translator:
         self._assigned_names = assigned_names  # with `=`, perhaps in a loop or branch
         self._dot = _ROOT_VALUE
         self._variables = {"$": _ROOT_VALUE}
-        self._loops = self._depth = 0
+        self._loop_depth = self._depth = 0
         self._indent = indent
         self._used_names: Counter[str] = Counter()
         self._has_response = False
@@ -253,7 +257,7 @@ class _Translator:
                 self._translate_condition(keyword)
             case "break" | "continue":
                 self._position += 1
-                if not self._loops:
+                if not self._loop_depth:
                     raise self._error(marked("{{{{{word}}}}} outside {{{{range}}}}"), word=keyword)
                 self._expect("}}", keyword)
                 self._emit(f"{{%- {keyword} %}}")
@@ -290,8 +294,8 @@ class _Translator:
     def _translate_range(self) -> None:
         with self._nested_scope():
             container, variables, _ = self._read_pipeline("range")
-            self._loops += 1
-            if self._loops > _MAX_LOOPS:
+            self._loop_depth += 1
+            if self._loop_depth > _MAX_LOOPS:
                 raise self._error(marked("ranges nested deeper than {limit}"), limit=_MAX_LOOPS)
             item = _Value(self._unique_name("item"), _element_type(container.type))
             index_source, target, source = "loop.index0", item.source, container.source
@@ -307,7 +311,7 @@ class _Translator:
                     self._set_variable(name, value, is_declared=True)
             end_token = self._translate_body()
             self._dot = outer_dot
-            self._loops -= 1
+            self._loop_depth -= 1
             self._translate_else("range", end_token)
             self._emit("{%- endfor %}")
 
@@ -386,14 +390,14 @@ class _Translator:
         return (), False
 
     def _read_command(self, context: str, piped_values: Sequence[_Value]) -> _Value:
-        first = self._peek()
+        first_token = self._peek()
         operands: list[_Value] = []
-        is_call = first.kind == "name" and first.text in _FUNCTIONS
+        is_call = first_token.kind == "name" and first_token.text in _FUNCTIONS
         self._position += is_call
         while not (self._peek().kind in {"}}", "closing", "eof"} or self._peek().text == "|"):
             operands.append(self._read_operand(context))
         if is_call:
-            return self._translate_call(first.text, [*operands, *piped_values])
+            return self._translate_call(first_token.text, [*operands, *piped_values])
         if not operands:
             raise self._error(marked("missing value for {context}"), context=context)
         if len(operands) > 1 or piped_values:

@@ -26,7 +26,7 @@ _NAMING_MODE_BY_BEHAVIOR = {"none": "not_add", "force": "default", "always": "ad
 
 
 def instruct_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
-    """Convert a SillyTavern instruct template to preset keys and notes; raises `PresetError`."""
+    """Convert a SillyTavern instruct template to preset keys and notes; raise `PresetError`."""
     fields = JsonFields(data)
     expands_macros = bool(data.get("macro", True))
     texts = {
@@ -110,12 +110,12 @@ class _InstructTemplateBuilder:
         return self._message_template(sequence, suffix, "name", self._name_label("name"))
 
     def _message_template(self, prefix: str, suffix: str, name: str, label: str = "") -> str:
-        ends_line = "true" if not self._newline or suffix.endswith("\n") else "false"
+        on_new_line = "true" if not self._newline or suffix.endswith("\n") else "false"
         return (
             _output_tag(self._jinja_expression(self._put_on_own_line(prefix), name), label)
             + "{{- message.content -}}"
             + _output_tag(self._jinja_expression(suffix, name))
-            + f"{{%- set ns.on_new_line = {ends_line} -%}}"
+            + f"{{%- set ns.on_new_line = {on_new_line} -%}}"
         )
 
     def _character_opening(self) -> str:
@@ -176,7 +176,7 @@ def _names_behavior(data: Json) -> str:
 
 
 def _expand_text_macros(text: str, key: str) -> str:
-    """Expand macros except those for names; raises `PresetError` for unknown macros."""
+    """Expand macros except those for names; raise `PresetError` for unknown macros."""
 
     def expand_macro(macro: re.Match[str]) -> str:
         name = macro[1].lower()

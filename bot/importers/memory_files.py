@@ -24,10 +24,10 @@ MAX_MEMORY_CHARS = 500
 MAX_MEMORIES = 1_000
 """The maximum number of memories in a file."""
 _FORMAT_NAME = "troupe memories"
-_OWN_DATA_KEY = "troupe"
+_TROUPE_KEY = "troupe"
 """The key of our additional data in World Info and cards; SillyTavern keeps it."""
 _ABOUT_ME, _ABOUT_PLACE = "me", "place"
-_ACTIVATION_KEY = regex.compile(r"\b(?:\p{Lu}\w{2,}|\p{Ll}{6,}\b)")
+_ACTIVATION_KEY_PATTERN = regex.compile(r"\b(?:\p{Lu}\w{2,}|\p{Ll}{6,}\b)")
 """Matches a capitalized or long word, but never in scripts without capital letters."""
 _MAX_KEYS_PER_ENTRY = 5
 
@@ -47,34 +47,34 @@ class MemoryFile:
     """The character card without its memories and chat, or None if the file is not a card."""
 
 
-def encode_memories(memories: Sequence[Memory], person: str) -> str:
-    """Return the memories as JSON; "me" stands for the person with the id `person`."""
-    rows = [{"text": one.text, **_memory_fields(one, person)} for one in memories]
+def encode_memories(memories: Sequence[Memory], person_id: str) -> str:
+    """Return the memories as JSON; "me" stands for the person with the id `person_id`."""
+    rows = [{"text": one.text, **_memory_fields(one, person_id)} for one in memories]
     return _dump_json({"format": _FORMAT_NAME, "version": 1, "memories": rows})
 
 
-def encode_world_info(memories: Sequence[Memory], person: str) -> str:
+def encode_world_info(memories: Sequence[Memory], person_id: str) -> str:
     """Return the memories as a World Info file of SillyTavern."""
-    rows = [world_info_entry(one, uid, person) for uid, one in enumerate(memories)]
+    rows = [world_info_entry(one, uid, person_id) for uid, one in enumerate(memories)]
     return _dump_json({"entries": {str(one["uid"]): one for one in rows}})
 
 
 def encode_character_card(
-    preset: Preset, memories: Sequence[Memory], chat: ExportedChat | None, person: str
+    preset: Preset, memories: Sequence[Memory], chat: ExportedChat | None, person_id: str
 ) -> str:
     """Return a character card with memories after the lorebook entries, and the chat in a field."""
     fields = card_fields(preset)
     book = JsonFields(fields.get("character_book"))
     lore = book.list_of_objects("entries")
-    new_entries = [world_info_entry(one, len(lore) + at, person) for at, one in enumerate(memories)]
-    fields["character_book"] = {**book.values, "entries": [*lore, *map(to_card_entry, new_entries)]}
-    fields["extensions"] = {_OWN_DATA_KEY: {"chat": chat_to_rows(chat) if chat is not None else []}}
+    entries = [world_info_entry(one, len(lore) + at, person_id) for at, one in enumerate(memories)]
+    fields["character_book"] = {**book.values, "entries": [*lore, *map(to_card_entry, entries)]}
+    fields["extensions"] = {_TROUPE_KEY: {"chat": chat_to_rows(chat) if chat is not None else []}}
     return _dump_json({"spec": "chara_card_v3", "spec_version": "3.0", "data": fields})
 
 
-def world_info_entry(memory: Memory, uid: int, person: str = "") -> dict[str, object]:
+def world_info_entry(memory: Memory, uid: int, person_id: str = "") -> dict[str, object]:
     """Return a memory as a World Info entry; the names in its text become activation keys."""
-    words = dict.fromkeys(_ACTIVATION_KEY.findall(memory.text))
+    words = dict.fromkeys(_ACTIVATION_KEY_PATTERN.findall(memory.text))
     keys = sorted(words, key=str.islower)[:_MAX_KEYS_PER_ENTRY]  # names first
     return {
         "uid": uid,
@@ -87,7 +87,7 @@ def world_info_entry(memory: Memory, uid: int, person: str = "") -> dict[str, ob
         "order": 100,
         "position": 0,
         "disable": False,
-        "extensions": {_OWN_DATA_KEY: _memory_fields(memory, person)},
+        "extensions": {_TROUPE_KEY: _memory_fields(memory, person_id)},
     }
 
 
@@ -104,10 +104,10 @@ def add_to_lorebook(book: object, memory: Memory) -> dict[str, object]:
     return {**lorebook_fields, "entries": {**old_entries, str(uid): entry}}
 
 
-def read_memory_file(data: bytes, owner_memory: Memory) -> MemoryFile:
+def read_memory_file(data: bytes, base_memory: Memory) -> MemoryFile:
     """Read memories, a character card with memories, or a chat; raise `UserError` if invalid.
 
-    `owner_memory` is about the importing person; imported memories get its place and author.
+    `base_memory` is about the importing person; imported memories get its place and author.
     """
     try:
         value = JsonFields(read_strict_json(data.decode("utf-8-sig")))
@@ -115,30 +115,30 @@ def read_memory_file(data: bytes, owner_memory: Memory) -> MemoryFile:
         value = JsonFields(None)  # `read_chat` reports the problem
     match value.values:
         case {"format": str(name), "memories": list(rows)} if name == _FORMAT_NAME:
-            return _read_rows([(JsonFields(one).text("text"), one) for one in rows], owner_memory)
+            return _read_rows([(JsonFields(one).text("text"), one) for one in rows], base_memory)
         case {"spec": _, "data": dict(fields)}:
-            return _read_card(value.values, fields, owner_memory)
+            return _read_card(value.values, fields, base_memory)
         case {"entries": list() | dict() as entries}:
             rows = [*entries.values()] if isinstance(entries, dict) else entries
-            return _read_rows(_read_entries(rows), owner_memory)
+            return _read_rows(_read_entries(rows), base_memory)
         case _:
             return MemoryFile(chat=read_chat(data))
 
 
 def _read_card(
-    card: Mapping[str, object], fields: Mapping[str, object], owner_memory: Memory
+    card: Mapping[str, object], fields: Mapping[str, object], base_memory: Memory
 ) -> MemoryFile:
     book = JsonFields(JsonFields(fields.get("character_book")).values)
     entries = book.list_of_objects("entries")
     memory_entries = [one for one in entries if _find_troupe_fields(one) is not None]
     lore_entries = [one for one in entries if _find_troupe_fields(one) is None]
     extensions = {**(JsonFields(fields).object_or_none("extensions") or {})}
-    rows = JsonFields(extensions.pop(_OWN_DATA_KEY, None)).list_of_objects("chat")
+    rows = JsonFields(extensions.pop(_TROUPE_KEY, None)).list_of_objects("chat")
     remaining_fields = {**fields, "extensions": extensions}
     if memory_entries:
         remaining_fields["character_book"] = {**book.values, "entries": lore_entries}
     return replace(
-        _read_rows(_read_entries(memory_entries), owner_memory),
+        _read_rows(_read_entries(memory_entries), base_memory),
         chat=parse_rows([JsonFields(one) for one in rows]) if rows else None,
         card=json.dumps({**card, "data": remaining_fields}, ensure_ascii=False).encode(),
     )
@@ -151,10 +151,10 @@ def _read_entries(rows: Sequence[object]) -> list[tuple[str, object]]:
 
 
 def _find_troupe_fields(entry: Mapping[str, object]) -> Mapping[str, object] | None:
-    return JsonFields(entry.get("extensions")).object_or_none(_OWN_DATA_KEY)
+    return JsonFields(entry.get("extensions")).object_or_none(_TROUPE_KEY)
 
 
-def _read_rows(rows: Sequence[tuple[str, object]], owner_memory: Memory) -> MemoryFile:
+def _read_rows(rows: Sequence[tuple[str, object]], base_memory: Memory) -> MemoryFile:
     if len(rows) > MAX_MEMORIES:
         raise UserError.translatable(
             "The file has {count} memories; at most {limit} are allowed.",
@@ -163,7 +163,7 @@ def _read_rows(rows: Sequence[tuple[str, object]], owner_memory: Memory) -> Memo
         )
     memories, other_names, skipped_count = [], dict[str, None](), 0
     for text, fields in rows:
-        match _read_memory(text, JsonFields(fields), owner_memory):
+        match _read_memory(text, JsonFields(fields), base_memory):
             case Memory() as memory:
                 memories.append(memory)
             case str(name):
@@ -173,14 +173,14 @@ def _read_rows(rows: Sequence[tuple[str, object]], owner_memory: Memory) -> Memo
     return MemoryFile(tuple(memories), tuple(other_names), skipped_count)
 
 
-def _read_memory(text: str, fields: JsonFields, owner_memory: Memory) -> Memory | str | None:
+def _read_memory(text: str, fields: JsonFields, base_memory: Memory) -> Memory | str | None:
     """Return a memory, or the name of the other person it is about, or None if it is unusable."""
     text = " ".join(text.split())
     match fields.values.get("about"):
         case "me":
-            subject = owner_memory.subject
+            subject = base_memory.subject
         case "place":
-            place = owner_memory.place
+            place = base_memory.place
             subject = MemorySubject(SubjectKind.PLACE, place.channel, "")
         case {"character": str(name)} if clean_name(name):
             subject = MemorySubject(SubjectKind.CHARACTER, clean_name(name), clean_name(name))
@@ -192,20 +192,20 @@ def _read_memory(text: str, fields: JsonFields, owner_memory: Memory) -> Memory 
         return None
     kind = fields.text("kind")
     return replace(
-        owner_memory,
+        base_memory,
         subject=subject,
         text=text,
         kind=MemoryKind(kind) if kind in list(MemoryKind) else MemoryKind.FACT,
         is_pinned=fields.flag("pinned"),
-        since=_parse_time(fields.text("since")) or owner_memory.since,
+        since=_parse_time(fields.text("since")) or base_memory.since,
     )
 
 
-def _memory_fields(memory: Memory, person: str) -> dict[str, object]:
+def _memory_fields(memory: Memory, person_id: str) -> dict[str, object]:
     subject = memory.subject
     about: object = _ABOUT_PLACE
     if subject.kind is SubjectKind.PERSON:
-        about = _ABOUT_ME if subject.key == person else {"person": subject.name}
+        about = _ABOUT_ME if subject.key == person_id else {"person": subject.name}
     elif subject.kind is SubjectKind.CHARACTER:
         about = {"character": subject.name}
     fields: dict[str, object] = {"about": about, "kind": memory.kind.value}
@@ -216,10 +216,10 @@ def _memory_fields(memory: Memory, person: str) -> dict[str, object]:
 
 def _parse_time(text: str) -> float | None:
     try:
-        time = datetime.fromisoformat(text)
+        parsed_time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    return (parsed_time if parsed_time.tzinfo else parsed_time.replace(tzinfo=UTC)).timestamp()
 
 
 def _dump_json(value: object) -> str:

@@ -64,7 +64,7 @@ class Modelfile:
 
     @property
     def text(self) -> str:
-        """The Modelfile as ollama would write it, which may parse to different commands."""
+        """The Modelfile as ollama would write it; it may parse to different commands."""
         return "".join(f"{command}\n" for command in self.commands)
 
 
@@ -108,17 +108,17 @@ class _ModelfileParser:
             return ModelfileCommand(name, f"{role}: {self._read_value()}")
         return ModelfileCommand("model" if name == "from" else name, self._read_value())
 
-    def _read_word(self, allowed_chars: re.Pattern[str]) -> tuple[str, str]:
+    def _read_word(self, char_pattern: re.Pattern[str]) -> tuple[str, str]:
         """Read a word; return it and the character after it."""
         begin = self._position
-        end = self._skip_matching(allowed_chars)
+        end = self._skip_matching(char_pattern)
         if end == len(self._text):
             raise PresetError(_UNEXPECTED_END)
         self._position += 1
         return self._text[begin:end], self._text[end]
 
-    def _read_argument(self, allowed_chars: re.Pattern[str]) -> str:
-        word, next_character = self._read_word(allowed_chars)
+    def _read_argument(self, char_pattern: re.Pattern[str]) -> str:
+        word, next_character = self._read_word(char_pattern)
         if next_character not in " \t":
             raise PresetError.translatable("{problem}: {word}", problem=_UNEXPECTED_END, word=word)
         return word
@@ -145,8 +145,8 @@ class _ModelfileParser:
         return "".join(one for one in text if one in " \t" or _is_printable(one))
 
     def _error(self, problem: str) -> PresetError:
-        text_read = self._text[: self._position]
-        line = 1 + text_read.count("\r") + text_read.count("\n")  # CR LF counts twice, as in ollama
+        seen_text = self._text[: self._position]
+        line = 1 + seen_text.count("\r") + seen_text.count("\n")  # CR LF counts twice, as in ollama
         return PresetError.translatable("(line {line}): {problem}", line=line, problem=problem)
 
 
@@ -196,7 +196,7 @@ def preset_from_modelfile(
         "provider": provider,
         "model": str(model_path),
         "system": arguments.get("system") or None,
-        "messages": [_parse_message(args) for args in _find_arguments(modelfile, "message")],
+        "messages": [_parse_message(one) for one in _find_arguments(modelfile, "message")],
         "stop_sequences": _find_arguments(modelfile, "stop"),
         "parameters": _parse_parameters(arguments),
         **_token_budget(arguments),
@@ -240,15 +240,15 @@ def modelfile_from_preset(preset: Preset) -> str:
         )
     commands = list(_list_commands(preset))
     text = "".join(f"{command.format_line(_quote_if_needed)}\n" for command in commands)
-    for written, parsed in zip(commands, parse_modelfile(text).commands, strict=False):
-        if written != parsed:
+    for command, parsed_command in zip(commands, parse_modelfile(text).commands, strict=False):
+        if command != parsed_command:
             raise PresetError.translatable(
                 "preset {preset}: ollama would read this {command} differently: it drops"
                 ' unprintable characters, and ends a text at """ before a line break:'
                 " {arguments}",
                 preset=repr(preset.name),
-                command=written.name,
-                arguments=repr(written.argument),
+                command=command.name,
+                arguments=repr(command.argument),
             )
     return text
 
@@ -307,7 +307,7 @@ def _escape_braces(text: str) -> str:
 
 
 def _quote_if_needed(text: str) -> str:
-    """Quote a text if it could not be parsed otherwise; ollama omits some necessary quotes."""
+    """Quote a text if it could not be parsed without quotes; ollama omits some necessary quotes."""
     return f'"""{text}"""' if "\n" in text or '"' in text or text != text.strip() else text
 
 
@@ -326,11 +326,11 @@ def _parse_parameters(arguments: Mapping[str, str]) -> dict[str, Any]:
         if name in _SAMPLING_PARAMETER_TYPES:
             parameters[name] = _parse_number(name, text)
         elif name not in _ENGINE_PARAMETERS | _OTHER_COMMANDS:
-            hits = difflib.get_close_matches(
+            names = difflib.get_close_matches(
                 name, [*_SAMPLING_PARAMETER_TYPES, "stop"], n=1, cutoff=0.75
             )
             hint = (
-                translatable("; did you mean {name}?", name=repr(hits[0])) if hits else EMPTY_TEXT
+                translatable("; did you mean {name}?", name=repr(names[0])) if names else EMPTY_TEXT
             )
             raise PresetError.translatable(
                 "unknown parameter {name}{hint}", name=repr(name), hint=hint
@@ -386,10 +386,12 @@ def extract_string_templates(template: JinjaTemplate) -> tuple[dict[str, str], b
     try:
         single_prompt = _render(template, _USER)
         bos_token = next((token for token in _BOS_TOKENS if single_prompt.startswith(token)), "")
-        conversation = _render(template, _USER, _ASSISTANT, _USER_2).replace(bos_token, "")
-        with_system = _render(template, _SYSTEM, _USER).replace(bos_token, "")
-        question = single_prompt.replace(bos_token, "")
-        blocks = _split_blocks(question, conversation, with_system, is_joined=not bos_token)
+        chat_prompt = _render(template, _USER, _ASSISTANT, _USER_2).replace(bos_token, "")
+        prompt_with_system = _render(template, _SYSTEM, _USER).replace(bos_token, "")
+        bare_prompt = single_prompt.replace(bos_token, "")
+        blocks = _split_blocks(
+            bare_prompt, chat_prompt, prompt_with_system, requires_newline=not bos_token
+        )
         if blocks is None:
             return {}, False
         alternating_texts = (_USER, _ASSISTANT, _USER_2, _ASSISTANT_2, _USER_3)
@@ -411,37 +413,45 @@ def _probe_messages(texts: tuple[str, ...]) -> list[dict[str, str]]:
 
 
 def _split_blocks(
-    single: str, conversation: str, with_system: str, *, is_joined: bool
+    single_prompt: str, chat_prompt: str, prompt_with_system: str, *, requires_newline: bool
 ) -> dict[str, str] | None:
-    before_user, _, after_user = single.partition(_USER)
-    to_answer, answer, rest = conversation.removeprefix(before_user + _USER).partition(_ASSISTANT)
+    before_user, _, after_user = single_prompt.partition(_USER)
+    user_to_answer, answer, tail = chat_prompt.removeprefix(before_user + _USER).partition(
+        _ASSISTANT
+    )
     question = before_user + _USER_2 + after_user
-    after_answer = rest.removesuffix(question)
-    if not answer or not rest.endswith(question) or (is_joined and not after_answer.endswith("\n")):
+    after_answer = tail.removesuffix(question)
+    if (
+        not answer
+        or not tail.endswith(question)
+        or (requires_newline and not after_answer.endswith("\n"))
+    ):
         return None
-    end = _find_block_end(to_answer, after_user)
+    end = _find_block_end(user_to_answer, after_user)
     if end is None:
         return None
-    before_answer, after_answer = to_answer[end + 1 :], after_answer.removesuffix("\n")
+    before_answer, after_answer = user_to_answer[end + 1 :], after_answer.removesuffix("\n")
     blocks = {
         "user_template": before_user + "{{user}}" + after_user[:end],
         "assistant_template": before_answer + "{{assistant}}" + after_answer,
         "end_template": after_user[end + 1 :],
     }
-    system_block = with_system.removesuffix("\n" + single)
-    if _SYSTEM in system_block and system_block != with_system:
+    system_block = prompt_with_system.removesuffix("\n" + single_prompt)
+    if _SYSTEM in system_block and system_block != prompt_with_system:
         return {"system_template": system_block.replace(_SYSTEM, "{{system}}"), **blocks}
     return blocks
 
 
-def _find_block_end(to_answer: str, to_end: str) -> int | None:
-    """Return the index at which the user's block ends in `to_end`, or None if it has no end.
+def _find_block_end(user_to_answer: str, user_to_end: str) -> int | None:
+    """Return the index at which the user's block ends in `user_to_end`, or None if it has no end.
 
-    The end is the first run of newlines, if `to_answer` begins with the same text up to there.
+    The end is the first run of newlines, if `user_to_answer` begins with the same text up to there.
     """
-    position = to_end.find("\n")
-    while to_end[position + 1 : position + 2] == "\n":
+    position = user_to_end.find("\n")
+    while user_to_end[position + 1 : position + 2] == "\n":
         position += 1
-    common_prefix = to_end[: position + 1]
-    has_end = bool(to_end[position + 1 :].strip())
-    return position if position >= 0 and has_end and to_answer.startswith(common_prefix) else None
+    common_prefix = user_to_end[: position + 1]
+    has_end = bool(user_to_end[position + 1 :].strip())
+    return (
+        position if position >= 0 and has_end and user_to_answer.startswith(common_prefix) else None
+    )

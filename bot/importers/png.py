@@ -18,7 +18,7 @@ _MAX_CHUNKS = 10_000
 
 
 def read_png(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the image without cards, its V1/V2 JSON, and its V3 JSON; raises `PresetError`."""
+    """Return the image without cards, its V1/V2 JSON, and its V3 JSON; raise `PresetError`."""
     kept_chunks, cards = [SIGNATURE], dict.fromkeys(_CARD_CHUNK_KEYWORDS, b"")
     for kind, body, chunk in _read_chunks(data):
         keyword, _, text = body.partition(b"\0")
@@ -41,8 +41,8 @@ def encode_png(image: bytes, *, v2_json: bytes, v3_json: bytes | None) -> bytes:
         card_chunks.append(_make_chunk(b"tEXt", b"ccv3\0" + base64.b64encode(v3_json)))
     chunks = list(_read_chunks(image))
     other_chunks = [
-        raw
-        for kind, body, raw in chunks[:-1]
+        raw_chunk
+        for kind, body, raw_chunk in chunks[:-1]
         if kind != b"tEXt" or body.partition(b"\0")[0].lower() not in _CARD_CHUNK_KEYWORDS
     ]
     return b"".join([SIGNATURE, *other_chunks, *card_chunks, chunks[-1][2]])

@@ -96,9 +96,9 @@ def _from_modelfile(
     try:
         modelfile = parse_modelfile(text)
         source = next(command.argument for command in modelfile.commands if command.name == "model")
-        model, found_provider, model_notes = _resolve_model(source, file.parent)
+        model, implied_provider, model_notes = _resolve_model(source, file.parent)
         preset = preset_from_modelfile(
-            text, name or _preset_name(source, text), model, provider=provider or found_provider
+            text, name or _preset_name(source, text), model, provider=provider or implied_provider
         )
     except (OSError, RuntimeError) as error:  # the path is too long, or ~user does not exist
         raise PresetError.translatable(
@@ -109,7 +109,7 @@ def _from_modelfile(
         ) from None
     except PresetError as error:
         raise error.prefixed_with(file) from None
-    notes = [] if provider and provider != found_provider else model_notes
+    notes = [] if provider and provider != implied_provider else model_notes
     return ImportedPreset(preset, [*notes, *import_notes(modelfile)])
 
 
@@ -188,17 +188,17 @@ def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset
 
 def _merge_keys(old_keys: Mapping[str, object], keys: Mapping[str, object]) -> dict[str, object]:
     """Merge new preset keys into the old; parameters merge, but a new template replaces the old."""
-    values = {key: value for key, value in keys.items() if value is not None and value != []}
+    new_keys = {key: value for key, value in keys.items() if value is not None and value != []}
     old_parameters, new_parameters = (
         dict(each) if isinstance(each, Mapping) else {}
-        for each in (old_keys.get("parameters"), values.pop("parameters", None))
+        for each in (old_keys.get("parameters"), new_keys.pop("parameters", None))
     )
-    brings_template = "template" in values or any(key in new_parameters for key in STRING_TEMPLATES)
-    if brings_template:
+    has_template = "template" in new_keys or any(key in new_parameters for key in STRING_TEMPLATES)
+    if has_template:
         old_keys = {key: value for key, value in old_keys.items() if key not in _TEMPLATE_KEYS}
         for key in STRING_TEMPLATES:
             old_parameters.pop(key, None)
-    return {**old_keys, **values, "parameters": {**old_parameters, **new_parameters}}
+    return {**old_keys, **new_keys, "parameters": {**old_parameters, **new_parameters}}
 
 
 def _choose_name(keys: Mapping[str, object], file: Path) -> str:

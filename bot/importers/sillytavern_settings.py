@@ -116,17 +116,17 @@ def read_regex_scripts(extensions: object) -> tuple[list[dict[str, object]], lis
 def _read_script(fields: JsonFields, name: str) -> dict[str, object]:
     """Convert a regex script, reducing its HTML to text; omit `find` if it has no effect here."""
     placements = fields.values.get("placement")
-    in_answer = fields.flag("markdownOnly") or not fields.flag("promptOnly")
-    in_answer = in_answer and isinstance(placements, list) and _CHARACTER_PLACEMENT in placements
+    is_active = fields.flag("markdownOnly") or not fields.flag("promptOnly")
+    is_active = is_active and isinstance(placements, list) and _CHARACTER_PLACEMENT in placements
     find, replacement = fields.text("findRegex"), fields.text("replaceString")
-    pattern, flags = found.groups() if (found := _REGEX_LITERAL.fullmatch(find)) else (find, "")
+    pattern, flags = match.groups() if (match := _REGEX_LITERAL.fullmatch(find)) else (find, "")
     find = f"/{_BARE_SLASH.sub(lambda slash: slash[1] or chr(92) + '/', pattern)}/{flags}"
     has_known_macros = not set(find_unknown_macros([replacement])) - {"match"}
-    is_for_older = (fields.integer("minDepth") or 0) > 0
-    if not (in_answer and has_known_macros) or is_for_older or fields.number("substituteRegex"):
+    skips_newest = (fields.integer("minDepth") or 0) > 0
+    if not (is_active and has_known_macros) or skips_newest or fields.number("substituteRegex"):
         return {"name": name}
-    trim = fields.texts("trimStrings")
-    return {"name": name, "find": find, "replace": _without_html(replacement), "trim": trim}
+    trim_texts = fields.texts("trimStrings")
+    return {"name": name, "find": find, "replace": _without_html(replacement), "trim": trim_texts}
 
 
 def _without_html(text: str) -> str:

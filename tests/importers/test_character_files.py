@@ -40,7 +40,7 @@ def test_persona_and_stories_are_read_from_the_file(tmp_path: Path) -> None:
     assert read_character_folder(folder).presets["nora"].persona == "Q"  # its own keys win
 
 
-def test_card_in_the_presets_folder_error_suggests_the_right_command(
+def test_error_for_a_card_in_the_presets_folder_suggests_the_right_command(
     tmp_path: Path,
 ) -> None:
     folder = preset_folder(tmp_path)
