@@ -49,7 +49,7 @@ PROBES: Final[Mapping[str, Sequence[Message]]] = {
 async def detect_capabilities(
     render: Callable[[Sequence[Message]], Awaitable[str]],
 ) -> TemplateCapabilities:
-    """Detect what a template rejects or drops in test chats; raise if a rendering was stopped."""
+    """Detect what a template rejects or drops in test chats; raise if a render is stopped."""
     prompts = {name: await render_or_none(render, probe) for name, probe in PROBES.items()}
     text_results, part_results = (
         {

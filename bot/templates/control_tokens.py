@@ -37,7 +37,7 @@ def find_control_tokens(template: ChatTemplate) -> tuple[str, ...]:
             special_tokens = (template.bos_token, template.eos_token)
             tokens = {*_tokens_in_source(template.source), *special_tokens}
         case StringTemplate():
-            tokens = {*template.keywords, template.end_template.strip()}
+            tokens = {*template.fixed_texts, template.end_template.strip()}
         case _:
             texts = [getattr(template, name, None) or "" for name in ROLE_TEXT_KEYS]
             tokens = {token for text in texts for token in _tokens_in_text(text)}
@@ -271,7 +271,7 @@ def _mark_between(separators: Sequence[str]) -> MarkText:
 
 def _character_class(code_points: Sequence[int]) -> str:
     """Return a regex character class for ascending code points; runs become ranges, for speed."""
-    grouped_runs = groupby(enumerate(code_points), key=lambda position: position[1] - position[0])
+    grouped_runs = groupby(enumerate(code_points), key=lambda pair: pair[1] - pair[0])
     bounds = [(run[0][1], run[-1][1]) for _, positions in grouped_runs if (run := list(positions))]
     return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in bounds) + "]"
 

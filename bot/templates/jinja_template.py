@@ -26,13 +26,13 @@ from bot.errors import TemplateError
 class UnprintableFunction:
     """A function or class that a template can call but not print."""
 
-    __slots__ = ("_call",)
+    __slots__ = ("_function",)
 
-    def __init__(self, call: Callable[..., Any]) -> None:
-        self._call = call
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
+        return self._function(*args, **kwargs)
 
     @override
     def __str__(self) -> str:
@@ -174,7 +174,7 @@ class JinjaTemplate:
         self._uses_clock = "strftime_now" in source
         self._uses_reasoning = "reasoning_content" in source or "thinking" in source
         try:
-            self._compiled = compile_template(source)
+            self._compiled_template = compile_template(source)
         except RENDER_ERRORS as error:
             raise translate_error(error) from error
 
@@ -214,14 +214,14 @@ class JinjaTemplate:
                 all_variables["messages"] = _with_both_reasoning_keys(all_variables["messages"])
             if continue_final_message:
                 return self._render_with_open_end(all_variables)
-            return self._compiled.render(all_variables)
+            return self._compiled_template.render(all_variables)
         except RENDER_ERRORS as error:
             raise translate_error(error) from error
 
     def _render_with_open_end(self, variables: dict[str, Any]) -> str:
         *earlier_messages, last_message = variables["messages"]
         variables["messages"] = [*earlier_messages, _with_continue_mark(last_message)]
-        text = self._compiled.render(variables)
+        text = self._compiled_template.render(variables)
         mark = CONTINUE_MARK.strip()
         if mark not in text:
             raise ValueError(

@@ -36,7 +36,7 @@ def register(*names: str) -> Callable[[Factory], Factory]:
 
 
 def get(name: str) -> Callable[..., Any]:
-    """Return a registered class or factory; raises `TemplateError`, suggesting similar names."""
+    """Return a registered class or factory; raise `TemplateError`, suggesting similar names."""
     if name not in _factories:
         matches = get_close_matches(name, _factories, n=3)
         hint = (

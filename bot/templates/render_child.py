@@ -50,7 +50,7 @@ def harden_environment() -> None:
     for name in ("cycler", "joiner", "lipsum"):
         del ENVIRONMENT.globals[name]
     filters = ENVIRONMENT.filters
-    filters.update({name: collect_generator_results(apply) for name, apply in filters.items()})
+    filters.update({name: collect_generator_results(one) for name, one in filters.items()})
 
 
 def collect_generator_results(apply_filter: Callable[..., Any]) -> Callable[..., Any]:

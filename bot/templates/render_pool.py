@@ -66,7 +66,7 @@ class RenderProcessPool:
             raise
         return self
 
-    async def __aexit__(self, *_error: object) -> None:
+    async def __aexit__(self, *_exc_info: object) -> None:
         await self._close()
 
     @property
@@ -79,7 +79,7 @@ class RenderProcessPool:
         self._idle_processes.put_nowait(process)
 
     async def render(self, source: str, messages: Sequence[Message], **options: Any) -> str:
-        """Render like `JinjaTemplate`; also raises `RenderUnavailable`, `TemplateLimitExceeded`."""
+        """Render like `JinjaTemplate`; may raise `RenderUnavailable` or `TemplateLimitExceeded`."""
         return await self._request_rendering(source, messages, options, as_spans=False)
 
     async def render_spans(

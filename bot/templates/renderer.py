@@ -97,7 +97,7 @@ class Renderer(AsyncExitStack):
         super().__init__()
         self._prepared_templates: dict[object, _PreparedTemplate] = {}
         self._pool: RenderProcessPool | None = None
-        self._pool_start = asyncio.Lock()
+        self._pool_start_lock = asyncio.Lock()
 
     async def render(
         self,
@@ -115,7 +115,7 @@ class Renderer(AsyncExitStack):
         has no form for tool calls. Raises `TemplateError`, or `RenderUnavailable` if a retry may
         help because the machine is busy or the render process was killed.
         """
-        prepared_template = await self._prepare(choice, model_template)
+        prepared_template = await self._prepare_template(choice, model_template)
         call_format = await self.tool_call_format(choice, model_template) if tools else None
         prefill_spans: list[TextSpan] = []
         if has_prefill and messages and messages[-1].role == "assistant":
@@ -137,7 +137,7 @@ class Renderer(AsyncExitStack):
         self, choice: TemplateChoice, model_template: ModelTemplate
     ) -> ToolCallFormat | None:
         """Return how a template writes tool calls, or None if it cannot; raises like `render`."""
-        prepared_template = await self._prepare(choice, model_template)
+        prepared_template = await self._prepare_template(choice, model_template)
         if not prepared_template.is_tool_format_detected:
             prepared_template.tool_call_format = await self._detect_format(prepared_template)
             prepared_template.is_tool_format_detected = True
@@ -154,7 +154,7 @@ class Renderer(AsyncExitStack):
                 return call_format
         return None
 
-    async def _prepare(
+    async def _prepare_template(
         self, choice: TemplateChoice, model_template: ModelTemplate
     ) -> "_PreparedTemplate":
         key = (
@@ -195,7 +195,7 @@ class Renderer(AsyncExitStack):
         return _UntrustedTemplate(self._get_running_pool, source, tokens)
 
     async def _get_running_pool(self) -> RenderProcessPool:
-        async with self._pool_start:
+        async with self._pool_start_lock:
             if self._pool is None:
                 self._pool = await self.enter_async_context(RenderProcessPool())
         return self._pool
@@ -299,5 +299,5 @@ async def find_added_text(template: ModelTemplate, renderer: Renderer) -> str:
     prompt = await renderer.render(_ADDED_TEXT_PROBE, TemplateChoice(), template)
     added_text = " ".join(span.text for span in prompt.spans if span.trusted)
     bare_text = " ".join(_TEMPLATE_MARKUP.sub(" ", added_text).split())
-    has_only_roles = all(word.casefold() in _ROLE_WORDS for word in _WORD.findall(bare_text))
-    return "" if has_only_roles else bare_text
+    has_only_role_words = all(word.casefold() in _ROLE_WORDS for word in _WORD.findall(bare_text))
+    return "" if has_only_role_words else bare_text

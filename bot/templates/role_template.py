@@ -56,7 +56,7 @@ class StringTemplate:
         return self.templates[role].replace("{{" + role + "}}", message["content"])
 
     @property
-    def keywords(self) -> tuple[str, ...]:
+    def fixed_texts(self) -> tuple[str, ...]:
         """The texts around placeholders, which are removed from answers."""
         texts = [
             text.strip()

@@ -113,17 +113,17 @@ def to_template_messages(
     """Return messages for earlier tool calls and results; break up `special_tokens` in calls."""
     messages: list[Message] = []
     call_number = 0
-    has_named_ids = call_format is ToolCallFormat.SECTION
+    ids_have_names = call_format is ToolCallFormat.SECTION
     for exchange in exchanges:
         text = exchange.text
-        call_pairs = list(zip(exchange.calls, exchange.results, strict=True))
+        pairs = list(zip(exchange.calls, exchange.results, strict=True))
         allows_one_call = call_format in {ToolCallFormat.BARE, ToolCallFormat.CHANNEL}
-        pair_groups = [[pair] for pair in call_pairs] if allows_one_call else [call_pairs]
+        pair_groups = [[pair] for pair in pairs] if allows_one_call else [pairs]
         for group in pair_groups:
             template_calls, result_messages = [], []
             for index, (call, result) in enumerate(group):
                 name = break_control_tokens(to_storable_text(call.name), special_tokens)
-                call_id = f"functions.{name}:{index}" if has_named_ids else f"call{call_number:05}"
+                call_id = f"functions.{name}:{index}" if ids_have_names else f"call{call_number:05}"
                 call_number += 1
                 arguments = _break_tokens(_parse_arguments(call.arguments), special_tokens)
                 function = {"name": name, "arguments": arguments}

@@ -12,7 +12,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bot.templates.registry._factories", dict(_factories))
 
 
-def test_register_accepts_several_names_and_stacks() -> None:
+def test_template_can_have_several_names() -> None:
     @register("mine")
     @register("mine-8k", "mine-20b")
     class Mine(BaseTemplate):

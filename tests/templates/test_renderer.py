@@ -56,7 +56,9 @@ async def test_prefilled_answer_is_left_open(renderer: Renderer) -> None:
     assert rendered.spans[-1] == TextSpan("Sure, <|im_end|>:", trusted=False)
 
 
-async def test_known_template_renders_as_a_family_with_its_tokens(renderer: Renderer) -> None:
+async def test_known_model_template_renders_as_its_family_in_this_process(
+    renderer: Renderer,
+) -> None:
     published = published_templates()["llama3.1"]
     model_template = ModelTemplate(published.source, "<begin>", "<eot>")
 
@@ -122,7 +124,7 @@ async def test_message_texts_are_trimmed_on_request(
         ),
     ],
 )
-async def test_failing_template_error_states_the_cause(
+async def test_error_of_a_failing_template_states_the_cause(
     renderer: Renderer, source: str, why: str
 ) -> None:
     with pytest.raises(TemplateError, match=why):

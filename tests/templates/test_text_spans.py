@@ -35,7 +35,7 @@ TEXTS = st.lists(st.one_of(st.sampled_from([*TRICKY_TEXTS, " ", "\n", "hi", "ü"
 
 @pytest.mark.parametrize("template", ALL.values(), ids=list(ALL))
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4))
-def test_spans_join_to_the_prompt(template: ChatTemplate, texts: list[str]) -> None:
+def test_joined_spans_equal_the_prompt(template: ChatTemplate, texts: list[str]) -> None:
     messages = conversation(*texts)
 
     spans = render_spans(template, messages)

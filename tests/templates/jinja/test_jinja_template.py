@@ -14,7 +14,7 @@ def test_message_content_is_never_rendered_as_a_template() -> None:
     assert template.render([{"role": "user", "content": "{{ 7 * 7 }}"}]) == "{{ 7 * 7 }}"
 
 
-def test_long_template_error_is_cut() -> None:
+def test_long_template_error_is_truncated() -> None:
     """The error is logged for each message and shown in the terminal."""
     for source in ("{{ raise_exception('x' * 999999) }}", "{{ {}['x' * 999999] + 1 }}"):
         with pytest.raises(TemplateError) as raised:

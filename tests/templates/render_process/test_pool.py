@@ -122,7 +122,9 @@ async def test_unresponsive_render_process_is_replaced(
 
 
 @pytest.mark.parametrize("costly", TOO_MUCH)
-async def test_probe_that_exceeds_a_limit_raises(pool: RenderProcessPool, costly: str) -> None:
+async def test_probe_that_exceeds_a_limit_raises_an_error(
+    pool: RenderProcessPool, costly: str
+) -> None:
     source = "{% if messages[0].role == 'system' %}" + costly + "{% endif %}" + CHATML
 
     with pytest.raises(TemplateLimitExceeded):
@@ -154,7 +156,7 @@ async def test_concurrent_requests_get_their_own_answers(pool: RenderProcessPool
     assert [task.result() for task in tasks] == [str(n) for n in range(50)]
 
 
-async def test_source_and_output_are_limited(pool: RenderProcessPool) -> None:
+async def test_sizes_of_source_and_output_are_limited(pool: RenderProcessPool) -> None:
     with pytest.raises(TemplateError, match="longer than 64 KiB"):
         await pool.render("x" * 65_537, HI)
     with pytest.raises(TemplateError, match="the limit is 1,048,576"):
