@@ -109,9 +109,9 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
         return self
 
 
-def _budget_field(owner: str, period: str) -> Any:
+def _budget_field(scope: str, period: str) -> Any:
     return Field(
-        None, gt=0, description=f"The maximum cost of answers {owner} per {period}, in US dollars."
+        None, gt=0, description=f"The maximum cost of answers {scope} per {period}, in US dollars."
     )
 
 
@@ -254,8 +254,8 @@ def _with_implied_kind(provider: str, value: object) -> object:
     if not isinstance(value, dict) or value.get("kind") is not None:
         return value
     spec = default_spec(provider)
-    accepts_url = value.get("base_url") is None or "base_url" in spec.settings.model_fields
-    return {**value, "kind": spec.kind if accepts_url else DEFAULT_KIND}
+    accepts_base_url = value.get("base_url") is None or "base_url" in spec.settings.model_fields
+    return {**value, "kind": spec.kind if accepts_base_url else DEFAULT_KIND}
 
 
 def _validate_provider_settings(value: object) -> ProviderSettings:
@@ -372,7 +372,7 @@ class Settings(BaseSettings):
         description="The Redis or Valkey server with which processes wake each other and share rate"
         " limits and recent turns of conversations: redis://:password@host:6379/0, or"
         " `rediss://` for TLS; with `?password_file=FILE`, the password is read from a file for"
-        " each connection. By default, these data stay in the process.",
+        " each connection. By default, this data stays in the process.",
     )
     encryption_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (),
@@ -502,7 +502,7 @@ class Settings(BaseSettings):
 
     @field_validator("providers", mode="before")
     @classmethod
-    def _add_kinds(cls, value: object) -> object:
+    def _add_provider_kinds(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
         unset = sorted(one for spec in backend_specs() for one in spec.providers_without_settings)
@@ -591,7 +591,7 @@ def _settings_model(specs: tuple[PlatformSpec, ...]) -> type[Settings]:
 
 
 def read_settings(**overrides: object) -> Settings:
-    """Read settings, overridden by `overrides`; raises `SettingsError` with a line per problem."""
+    """Read settings, overridden by `overrides`; raise `SettingsError` with a line per problem."""
     names = _split_list(str(overrides.get("plugins", _read_early_setting("plugins") or "")))
     plugins.enable_plugins(names, {"platforms": register_platform, "backends": register_backend})
     try:
@@ -670,13 +670,13 @@ def _nearest_variable(name: str) -> str | None:
         *((["providers", *id_parts], spec.settings) for spec in backend_specs()),
         (["mcp_servers", *id_parts], McpServerSettings),
     ]
-    part_names = (
+    nested_names = (
         _variable_name([*group, part])
         for group, model in groups
         if isinstance(model, type) and issubclass(model, BaseModel)
         for part in model.model_fields
     )
-    names = [*(_variable_name([field]) for field in fields), *part_names]
+    names = [*(_variable_name([field]) for field in fields), *nested_names]
     return next(iter(difflib.get_close_matches(name, names, n=1, cutoff=_MIN_SIMILARITY)), None)
 
 

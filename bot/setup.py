@@ -87,7 +87,7 @@ _LOCAL_PROVIDER_PREFIX = "TROUPE_PROVIDERS__LOCAL__"
 _TRIAL_QUESTION = "Say hello in one short sentence."
 _MAX_ANSWER_TOKENS = 64
 _FIND_TIMEOUT_SECONDS = 2.0
-_TEST_SECONDS = 60.0
+_ANSWER_TIMEOUT_SECONDS = 60.0
 
 
 @value_class
@@ -160,7 +160,7 @@ async def list_models(choice: ModelChoice) -> Sequence[str]:
 
 
 async def try_model(choice: ModelChoice) -> str:
-    """Return a model's answer to a short question; raise `SettingsError`, `BackendUnavailable`."""
+    """Return a model's reply to a short question; raise `SettingsError` or `BackendUnavailable`."""
     prompt = Prompt(
         messages=(Message("user", _TRIAL_QUESTION),),
         model=choice.model or "default",
@@ -169,10 +169,13 @@ async def try_model(choice: ModelChoice) -> str:
     )
     async with _open_backend(choice) as backend:
         try:
-            async with asyncio.timeout(_TEST_SECONDS), aclosing(backend.generate(prompt)) as events:
+            async with (
+                asyncio.timeout(_ANSWER_TIMEOUT_SECONDS),
+                aclosing(backend.generate(prompt)) as events,
+            ):
                 deltas = [event.text async for event in events if isinstance(event, Delta)]
         except TimeoutError:
-            raise BackendUnavailable(f"no answer within {_TEST_SECONDS:g} s") from None
+            raise BackendUnavailable(f"no answer within {_ANSWER_TIMEOUT_SECONDS:g} s") from None
     return " ".join("".join(deltas).split())
 
 
@@ -187,13 +190,13 @@ async def _list_local_models(name: str) -> Sequence[str]:
 async def _open_backend(choice: ModelChoice) -> AsyncIterator[Backend]:
     name = choice.provider or "local"
     kind = default_spec(choice.provider or "").kind
-    all_values = {
+    optional_fields = {
         "base_url": choice.base_url,
         "api_key": choice.api_key,
         "model": choice.model,
-        "first_token_seconds": _TEST_SECONDS,  # the model may have to be loaded first
+        "first_token_seconds": _ANSWER_TIMEOUT_SECONDS,  # the model may have to be loaded first
     }
-    fields = {key: value for key, value in all_values.items() if value is not None}
+    fields = {key: value for key, value in optional_fields.items() if value is not None}
     try:
         provider_settings = backend_spec(kind).settings.model_validate({"kind": kind, **fields})
         settings = provider_settings.with_defaults(name)
@@ -224,7 +227,7 @@ def platforms_with_tokens() -> Sequence[PlatformSpec]:
 async def open_account(
     spec: PlatformSpec, settings: Settings, token: str
 ) -> AsyncIterator[AccountSetup]:
-    """Open the bot account of a token; raises `SettingsError` if the platform uses no tokens."""
+    """Open the bot account of a token; raise `SettingsError` if the platform uses no tokens."""
     platform_settings, account = settings.platform(spec), None
     if platform_settings is not None:
         platform_settings = platform_settings.model_copy(update={"token": SecretStr(token)})
@@ -267,7 +270,7 @@ def bot_variables(
 
 @dataclass(slots=True)
 class BotStep:
-    """The set-up of one bot."""
+    """The setup of one bot."""
 
     spec: PlatformSpec
     token: str = field(repr=False)
@@ -319,8 +322,8 @@ class SetupSteps:
     @property
     def model_in_use(self) -> str:
         """The model and address of the running service's provider `local`; "" if unknown."""
-        local = self._settings.providers.get("local")
-        names = (getattr(local, "model", None), getattr(local, "base_url", None))
+        local_settings = self._settings.providers.get("local")
+        names = (getattr(local_settings, "model", None), getattr(local_settings, "base_url", None))
         return ", ".join(str(one) for one in names if one)
 
     async def check_token(self, kind: str, token: str) -> BotStep:

@@ -51,7 +51,7 @@ def test_value_with_a_line_break_is_refused_before_anything_is_written(tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_file_becomes_owner_readable_only_and_symlinks_are_kept(tmp_path: Path) -> None:
+def test_file_is_readable_only_by_its_owner_and_symlinks_are_kept(tmp_path: Path) -> None:
     real = tmp_path / "real.env"
     real.write_text("A=1\n", "utf-8")
     real.chmod(0o644)

@@ -32,7 +32,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (ModelChoice(), "llama_cpp", None),
     ],
 )
-def test_written_variables_make_the_chosen_model_the_provider_local(
+def test_provider_local_has_the_chosen_model(
     choice: ModelChoice, kind: str, address: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in choice.variables.items():
