@@ -505,9 +505,9 @@ class Settings(BaseSettings):
     def _add_provider_kinds(cls, value: object) -> object:
         if not isinstance(value, dict):
             return value
-        unset = sorted(one for spec in backend_specs() for one in spec.providers_without_settings)
+        names = sorted(one for spec in backend_specs() for one in spec.providers_without_settings)
         providers = {str(name).lower(): provider for name, provider in value.items()}
-        providers = {**providers, **{one: {} for one in unset if one not in providers}}
+        providers = {**providers, **{one: {} for one in names if one not in providers}}
         return {name: _with_implied_kind(name, provider) for name, provider in providers.items()}
 
     @field_validator("providers", mode="after")

@@ -134,7 +134,7 @@ SERVICE_TITLES = {
 
 
 def find_service(typed_name: str) -> str | None:
-    """Return the id of the service that "Claude" or "open router" names; None if unknown."""
+    """Return the id of the service that a name such as "Claude" or "open router" means, or None."""
     word, titles = _keep_letters(typed_name), SERVICE_TITLES
     keys = {name: (_keep_letters(name), _keep_letters(titles[name])) for name in sorted(titles)}
     exact_ids = [name for name, names in keys.items() if word in names]

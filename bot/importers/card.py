@@ -117,7 +117,7 @@ def _read_card(data: bytes) -> Card:
 
 
 def encode_card(card: Card, container: CardContainer) -> bytes:
-    """Return the content of a file with the card, including all fields and the image."""
+    """Return the bytes of a file that contains the card with all its fields and its image."""
     match container:
         case CardContainer.JSON:
             return dump_json(card.content, indent=2)

@@ -123,11 +123,11 @@ def _fold_system_into_user(
 
 
 def _append_or_merge(
-    result: list[Message], message: Message, capabilities: TemplateCapabilities
+    messages: list[Message], message: Message, capabilities: TemplateCapabilities
 ) -> None:
-    if result and not capabilities.accepts_repeated_roles and _can_merge(result[-1], message):
-        message = _join_messages(result.pop(), message, "\n\n")
-    result.append(message)
+    if messages and not capabilities.accepts_repeated_roles and _can_merge(messages[-1], message):
+        message = _join_messages(messages.pop(), message, "\n\n")
+    messages.append(message)
 
 
 def _merge_repeated_roles(messages: Sequence[Message]) -> list[Message]:

@@ -72,7 +72,7 @@ def test_preset_without_a_card_keeps_its_instructions_as_the_persona() -> None:
     assert made[0] == ("system", "MAIN\n\nYou are Nova.")
 
 
-def test_user_persona_appears_once_and_at_its_place() -> None:
+def test_user_persona_appears_once_and_in_its_place() -> None:
     preset = import_data(MAIN, "personaDescription", "chatHistory").preset
     made = shown(draft(preset, "Now?", personas={ALICE.id: "a tall knight"}))
 

@@ -49,7 +49,7 @@ class LlamaCppSettings(ModelFileSettings):
 
 
 def local_settings(providers: Mapping[str, ProviderSettings]) -> LlamaCppSettings:
-    """Return the settings of the provider `local` or of another local one, or the defaults."""
+    """Return the settings of `local`, else of another local provider, else the defaults."""
     names = sorted(providers, key=lambda name: name != "local")
     values = (providers[name] for name in names)
     return next((each for each in values if isinstance(each, LlamaCppSettings)), LlamaCppSettings())

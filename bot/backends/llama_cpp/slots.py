@@ -115,15 +115,15 @@ class _SlotState:
     """None if the slot is free; other conversations may still reuse its tokens as a prefix."""
     conversation: str = ""
     """The conversation whose text is in the slot, even if the slot has no owner."""
-    ids: "array[int]" = field(default_factory=lambda: array("i"))
+    token_ids: "array[int]" = field(default_factory=lambda: array("i"))
     is_saved: bool = True
     """Whether the slot is saved on disk, or is not worth saving."""
-    last_use: int = 0
+    last_use_number: int = 0
     is_busy: bool = False
     must_erase: bool = False
 
     def clear(self) -> None:
-        self.owner, self.ids, self.is_saved, self.last_use = None, array("i"), True, 0
+        self.owner, self.token_ids, self.is_saved, self.last_use_number = None, array("i"), True, 0
         self.conversation = ""
 
 
@@ -156,8 +156,9 @@ class SlotPool:
             await self._erase_pending_slots()
             slot, is_exclusive = await self._assign(owner, prompt_id_array)
             self._use_count += 1
-            slot.is_busy, slot.last_use = True, self._use_count
-            slot.ids, slot.is_saved, slot.conversation = prompt_id_array, False, owner.conversation
+            slot.is_busy, slot.last_use_number = True, self._use_count
+            slot.token_ids, slot.is_saved = prompt_id_array, False
+            slot.conversation = owner.conversation
         try:
             yield slot.number, is_exclusive
         finally:
@@ -233,14 +234,18 @@ class SlotPool:
     async def _copy_prefix(
         self, slot: _SlotState, prompt_ids: "array[int]", idle_slots: Sequence[_SlotState]
     ) -> None:
-        longest_length = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.ids, prompt_ids))
+        longest_prefix_length = max(
+            _MIN_SAVED_TOKENS - 1, common_prefix_length(slot.token_ids, prompt_ids)
+        )
         best_source: _SlotState | str | None = None
-        sources: list[tuple[_SlotState | str, array[int]]] = [(one, one.ids) for one in idle_slots]
+        sources: list[tuple[_SlotState | str, array[int]]] = [
+            (one, one.token_ids) for one in idle_slots
+        ]
         sources += self._store.token_ids_by_file.items()
         for source, ids in sources:
             length = common_prefix_length(ids, prompt_ids)
-            if length > longest_length and length * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
-                longest_length, best_source = length, source
+            if length > longest_prefix_length and length * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
+                longest_prefix_length, best_source = length, source
         if isinstance(best_source, _SlotState):
             await self._save(best_source)
             best_source = (
@@ -252,12 +257,12 @@ class SlotPool:
     async def _save(self, slot: _SlotState) -> None:
         if slot.owner is None or slot.is_saved or not self._store.max_bytes:
             return
-        if len(slot.ids) >= _MIN_SAVED_TOKENS:
+        if len(slot.token_ids) >= _MIN_SAVED_TOKENS:
             try:
                 part_file = f"{Path(self._store.state_file_name(slot.owner)).stem}{_PART_SUFFIX}"
                 token_count = await self._engine.save_slot(slot.number, part_file)
                 if token_count >= _MIN_SAVED_TOKENS:  # fewer if prefill was stopped
-                    self._store.commit_file(part_file, slot.owner, slot.ids[:token_count])
+                    self._store.commit_file(part_file, slot.owner, slot.token_ids[:token_count])
             except (EngineFailed, OSError) as error:  # the prompt will be decoded again
                 _log.warning("slot_not_saved", slot=slot.number, reason=str(error))
                 return
@@ -272,7 +277,7 @@ class SlotPool:
                 self._store.delete(file_name)
             slot.clear()
             return False
-        slot.ids = self._store.token_ids_by_file[file_name]
+        slot.token_ids = self._store.token_ids_by_file[file_name]
         return True
 
 
@@ -289,4 +294,8 @@ def common_prefix_length(first_ids: "array[int]", second_ids: "array[int]") -> i
 
 def _eviction_key(slot: _SlotState, prompt_ids: "array[int]") -> tuple[bool, int, int]:
     is_free = slot.owner is None
-    return not is_free, -common_prefix_length(slot.ids, prompt_ids) if is_free else 0, slot.last_use
+    return (
+        not is_free,
+        -common_prefix_length(slot.token_ids, prompt_ids) if is_free else 0,
+        slot.last_use_number,
+    )
