@@ -80,7 +80,7 @@ def _print_facts(model: Path) -> None:
         lines |= {"kind": metadata.architecture, "use": PROJECTOR_ONLY_MESSAGE}
     else:
         lines |= {
-            "template": metadata.template,
+            "template": metadata.template_description,
             "kind": metadata.architecture,
             "context": f"at most {metadata.context_tokens} tokens",
             "memory": "; ".join(_describe_memory(metadata, _read_local_settings())),

@@ -81,16 +81,16 @@ def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple
     return merged_preset, stories
 
 
-def read_character_file(reference: str, directory: Path) -> CharacterFile:
+def read_character_file(character_reference: str, directory: Path) -> CharacterFile:
     """Return the preset keys and stories of a character file or built-in role.
 
     Raises `CharacterError`.
     """
-    file = directory / reference
+    file = directory / character_reference
     if not file.suffix:
-        keys, stories = _make_character_file(load_builtin_role(reference))
-        return {"role_name": find_builtin_role_name(reference), **keys}, stories
-    if path_inside(directory, reference) is None:
+        keys, stories = _make_character_file(load_builtin_role(character_reference))
+        return {"role_name": find_builtin_role_name(character_reference), **keys}, stories
+    if path_inside(directory, character_reference) is None:
         raise CharacterError.translatable(
             "it is outside {directory}; move it into that folder", directory=directory
         )

@@ -75,7 +75,7 @@ class _Value(NamedTuple):
     """A Jinja expression and the Go type of its value."""
 
     source: str
-    type: str = "any"
+    go_type: str = "any"
 
 
 _ROOT_VALUE = _Value("", "root")
@@ -124,7 +124,7 @@ class _Token(NamedTuple):
 
     kind: str
     text: str
-    line: int
+    line_number: int
 
     @property
     def field_names(self) -> Sequence[str]:
@@ -297,12 +297,12 @@ class _Translator:
             self._loop_depth += 1
             if self._loop_depth > _MAX_LOOPS:
                 raise self._error(marked("ranges nested deeper than {limit}"), limit=_MAX_LOOPS)
-            item = _Value(self._unique_name("item"), _element_type(container.type))
+            item = _Value(self._unique_name("item"), _element_type(container.go_type))
             index_source, target, source = "loop.index0", item.source, container.source
-            if container.type.startswith("map of "):
+            if container.go_type.startswith("map of "):
                 index_source = self._unique_name("key")  # Go iterates over maps by key
                 target, source = f"{index_source}, {target}", f"{source} | dictsort(true)"
-            elif container.type == "nothing":
+            elif container.go_type == "nothing":
                 source = "[]"
             self._emit(f"{{%- for {target} in {source} %}}")
             outer_dot, self._dot = self._dot, item
@@ -335,7 +335,7 @@ class _Translator:
         if is_declared:
             unique_name = self._unique_name("go_" + name.removeprefix("$"))
             source = f"var.{unique_name}" if name in self._assigned_names else unique_name
-            self._variables[name] = _Value(source, value.type)
+            self._variables[name] = _Value(source, value.go_type)
         variable = self._variables[name]
         self._emit(f"{{%- set {variable.source} = {value.source} %}}")
         return variable
@@ -436,7 +436,7 @@ class _Translator:
         return value
 
     def _access_field(self, value: _Value, name: str) -> _Value:
-        match value.type:
+        match value.go_type:
             case "root":
                 return self._root_fields.get(name, _MISSING_VALUE)
             case "any" | "nothing" | "object":
@@ -460,7 +460,7 @@ class _Translator:
             case "not", [_]:
                 return _Value(f"(not {sources[0]})", "bool")
             case "and" | "or", [_, *_]:
-                arg_types = {value.type for value in args}
+                arg_types = {value.go_type for value in args}
                 kind = arg_types.pop() if len(arg_types) == 1 else "any"
                 return _Value(_join_sources(f" {name} ", sources), kind)
             case "len", [_]:
@@ -468,11 +468,11 @@ class _Translator:
             case "index", [container, _, *_]:
                 for key in sources[1:]:
                     source = f"{container.source}[{key}]"
-                    container = _Value(source, _element_type(container.type))
+                    container = _Value(source, _element_type(container.go_type))
                 return container
             case "slice", [container, *_] if len(args) <= 3:
                 slice_bounds = ":".join(sources[1:]) + (":" if len(args) < 3 else "")
-                return _Value(f"{sources[0]}[{slice_bounds}]", container.type)
+                return _Value(f"{sources[0]}[{slice_bounds}]", container.go_type)
             case _ if name in _COMPARISON_OPERATORS and len(args) >= 2:
                 # Only `eq` accepts several values, one of which must match.
                 comparisons = [
@@ -486,7 +486,7 @@ class _Translator:
         match name, args:
             case "json", [value]:
                 return self._convert_to_json(value)
-            case "print", [_, *_] if len(args) == 1 or {value.type for value in args} == {"text"}:
+            case "print", [_, *_] if len(args) == 1 or {one.go_type for one in args} == {"text"}:
                 return _Value(_join_sources(" ~ ", list(map(self._printed_source, args))), "text")
             case "printf", [template, *arguments]:
                 return self._translate_printf(template.source, arguments)
@@ -512,7 +512,7 @@ class _Translator:
         return _Value(source, "text")
 
     def _printed_source(self, value: _Value) -> str:
-        match value.type:
+        match value.go_type:
             case "text" | "number" | "any":
                 return value.source
             case "bool":
@@ -566,23 +566,25 @@ class _Translator:
 
     def _unexpected_error(self, token: _Token, context: str) -> TemplateError:
         problem = marked('unexpected "{token}" in {context}')
-        return _error(token.line, problem, token=token.text, context=context)
+        return _error(token.line_number, problem, token=token.text, context=context)
 
     def _error(self, problem: str, **values: object) -> TemplateError:
-        return _error(self._peek().line, problem, **values)
+        return _error(self._peek().line_number, problem, **values)
 
     def _unsupported_error(self, construct: str, **values: object) -> TemplateError:
         return TemplateError.translatable(
             "template: :{line}: {construct} cannot be translated to Jinja",
-            line=self._peek().line,
+            line=self._peek().line_number,
             construct=translatable(construct, **values),
         )
 
 
-def _error(line: int, problem: str, **values: object) -> TemplateError:
+def _error(line_number: int, problem: str, **values: object) -> TemplateError:
     """Return an error in Go's wording for an unnamed template."""
     text = translatable(problem, **values)
-    return TemplateError.translatable("template: :{line}: {problem}", line=line, problem=text)
+    return TemplateError.translatable(
+        "template: :{line}: {problem}", line=line_number, problem=text
+    )
 
 
 def _element_type(type_name: str) -> str:

@@ -259,8 +259,9 @@ async def run_engine(config: EngineConfig) -> AsyncIterator[Engine]:
     settings = limit_slots(settings)
     if "first_token_seconds" not in settings.model_fields_set:
         settings = settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_TIMEOUT_SECONDS})
-    title, log_file = f"the engine of {config.model.stem}", config.data_dir / "llama-engine.log"
-    async with run_unix_server(title, child_module, options, log_file) as server:
+    process_name = f"the engine of {config.model.stem}"
+    log_file = config.data_dir / "llama-engine.log"
+    async with run_unix_server(process_name, child_module, options, log_file) as server:
         yield Engine(config, settings, server, f"{name} {version(name)}")
 
 

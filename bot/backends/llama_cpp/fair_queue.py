@@ -27,7 +27,7 @@ _DEFAULT_ANSWER_SECONDS = 20.0  # assumed before the first answer is measured
 class Ticket:
     """A request that waits for a slot or holds one."""
 
-    chat: str
+    chat_id: str
     requesters: tuple[str, ...]
     arrival_number: int
     admission: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,11 +54,13 @@ class FairQueue:
         return len(self._waiting_tickets)
 
     @contextmanager
-    def hold_ticket(self, chat: str, person: str | None) -> Iterator[Ticket]:
+    def hold_ticket(self, chat_id: str, person_id: str | None) -> Iterator[Ticket]:
         """Queue for a slot, then hold it; raise `BackendUnavailable` if the queue is full."""
         self._ticket_count += 1
-        requesters = (f"chat {chat}", f"person {person}") if person else (f"chat {chat}",)
-        ticket = Ticket(chat, requesters, self._ticket_count)
+        requesters = (
+            (f"chat {chat_id}", f"person {person_id}") if person_id else (f"chat {chat_id}",)
+        )
+        ticket = Ticket(chat_id, requesters, self._ticket_count)
         self._waiting_tickets.append(ticket)
         self._admit_waiting_tickets()
         # Checked only now, because a request may have to wait while a slot is free for other chats.
@@ -69,7 +71,7 @@ class FairQueue:
             yield ticket
         finally:
             if ticket.admission.is_set():
-                self._running_by_chat -= Counter([chat])
+                self._running_by_chat -= Counter([chat_id])
                 self._record_duration(self._clock.monotonic() - ticket.admitted_at)
             else:
                 self._waiting_tickets.remove(ticket)
@@ -106,9 +108,9 @@ class FairQueue:
             self._waiting_tickets.remove(ticket)
             self._served_count += 1
             self._last_service_numbers.update(dict.fromkeys(ticket.requesters, self._served_count))
-            other_slot_count = self._running_by_chat.total() - self._running_by_chat[ticket.chat]
-            self._shares.record_slot(ticket.chat, other_slot_count)
-            self._running_by_chat[ticket.chat] += 1
+            other_slot_count = self._running_by_chat.total() - self._running_by_chat[ticket.chat_id]
+            self._shares.record_slot(ticket.chat_id, other_slot_count)
+            self._running_by_chat[ticket.chat_id] += 1
             ticket.admitted_at = self._clock.monotonic()
             ticket.admission.set()
 
@@ -116,9 +118,9 @@ class FairQueue:
         """Return whether the ticket's chat may hold another slot right now."""
         if self._slot_count < MIN_SHARED_SLOTS:
             return True
-        if not self._shares.may_take_slot(ticket.chat, self._free_slot_count):
+        if not self._shares.may_take_slot(ticket.chat_id, self._free_slot_count):
             return False
-        return self._running_by_chat[ticket.chat] < self._shares.slot_quota(ticket.chat)
+        return self._running_by_chat[ticket.chat_id] < self._shares.slot_quota(ticket.chat_id)
 
     def _priority(self, ticket: Ticket) -> tuple[int, int]:
         service_number = max(self._last_service_numbers.get(one, 0) for one in ticket.requesters)

@@ -67,13 +67,13 @@ class SlotStore:
             self.delete(file.name)
 
     def _delete_old_files(self) -> None:
-        files = []
+        saved_files = []
         for state_file in self._folder.glob(f"*{_STATE_SUFFIX}"):
             with suppress(FileNotFoundError):
                 file_stat = state_file.stat()
-                files.append((file_stat.st_mtime, file_stat.st_size, state_file.name))
-        total_bytes = sum(size for _, size, _ in files)
-        for modified_at, size, file_name in sorted(files):
+                saved_files.append((file_stat.st_mtime, file_stat.st_size, state_file.name))
+        total_bytes = sum(size for _, size, _ in saved_files)
+        for modified_at, size, file_name in sorted(saved_files):
             is_expired = modified_at < self._clock.now() - self._max_age_seconds
             if is_expired or total_bytes > self.max_bytes:
                 self.delete(file_name)
@@ -110,7 +110,7 @@ def _read_ids(path: Path) -> "array[int]":
 
 @dataclass(slots=True)
 class _SlotState:
-    number: int
+    slot_number: int
     owner: SlotOwner | None = None
     """None if the slot is free; other conversations may still reuse its tokens as a prefix."""
     conversation: str = ""
@@ -160,7 +160,7 @@ class SlotPool:
             slot.token_ids, slot.is_saved = prompt_id_array, False
             slot.conversation = owner.conversation
         try:
-            yield slot.number, is_exclusive
+            yield slot.slot_number, is_exclusive
         finally:
             slot.is_busy = False
             if slot.must_erase:
@@ -201,9 +201,9 @@ class SlotPool:
         for slot in self._slots:
             if slot.must_erase and not slot.is_busy:
                 try:
-                    await self._engine.erase_slot(slot.number)
+                    await self._engine.erase_slot(slot.slot_number)
                 except EngineFailed as error:  # after a crash, the slot is empty anyway
-                    _log.warning("slot_not_erased", slot=slot.number, reason=str(error))
+                    _log.warning("slot_not_erased", slot=slot.slot_number, reason=str(error))
                 else:
                     slot.must_erase = False
 
@@ -260,19 +260,19 @@ class SlotPool:
         if len(slot.token_ids) >= _MIN_SAVED_TOKENS:
             try:
                 part_file = f"{Path(self._store.state_file_name(slot.owner)).stem}{_PART_SUFFIX}"
-                token_count = await self._engine.save_slot(slot.number, part_file)
+                token_count = await self._engine.save_slot(slot.slot_number, part_file)
                 if token_count >= _MIN_SAVED_TOKENS:  # fewer if prefill was stopped
                     self._store.commit_file(part_file, slot.owner, slot.token_ids[:token_count])
             except (EngineFailed, OSError) as error:  # the prompt will be decoded again
-                _log.warning("slot_not_saved", slot=slot.number, reason=str(error))
+                _log.warning("slot_not_saved", slot=slot.slot_number, reason=str(error))
                 return
         slot.is_saved = True
 
     async def _restore(self, slot: _SlotState, file_name: str) -> bool:
         try:
-            await self._engine.restore_slot(slot.number, file_name)
+            await self._engine.restore_slot(slot.slot_number, file_name)
         except EngineFailed as error:
-            _log.warning("slot_not_restored", slot=slot.number, reason=str(error))
+            _log.warning("slot_not_restored", slot=slot.slot_number, reason=str(error))
             if isinstance(error, EngineRefused):
                 self._store.delete(file_name)
             slot.clear()

@@ -85,8 +85,10 @@ def read_special_tokens(path: Path) -> SpecialTokens:
 def read_pooling_type(path: Path) -> int | None:
     """Return llama.cpp's number for the pooling type, if set; raise `SettingsError` if not GGUF."""
     header = read_header(path)
-    pooling = next((value for key, value in header.items() if key.endswith(_POOLING_SUFFIX)), None)
-    return pooling if isinstance(pooling, int) else None
+    pooling_type = next(
+        (value for key, value in header.items() if key.endswith(_POOLING_SUFFIX)), None
+    )
+    return pooling_type if isinstance(pooling_type, int) else None
 
 
 def read_header(path: Path) -> Mapping[str, Any]:
@@ -161,7 +163,7 @@ class ModelMetadata:
     name: str
     architecture: str
     license: str
-    template: str
+    template_description: str
     context_tokens: int
     weight_bytes: int
     cache_bytes_per_token: int
@@ -181,7 +183,7 @@ def read_metadata(path: Path) -> ModelMetadata:
         name=_read_text_value(header, "general.name"),
         architecture=architecture,
         license=_read_text_value(header, "general.license"),
-        template=_describe_template(header.get("tokenizer.chat_template")),
+        template_description=_describe_template(header.get("tokenizer.chat_template")),
         context_tokens=_read_int_value(header, f"{architecture}.context_length"),
         weight_bytes=path.stat().st_size,
         cache_bytes_per_token=_read_cache_bytes_per_token(header, architecture),

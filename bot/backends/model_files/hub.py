@@ -66,10 +66,12 @@ async def _download(repository: str, name_part: str, folder: Path) -> tuple[Path
         headers=headers, timeout=_CLIENT_TIMEOUT, trust_env=True, raise_for_status=True
     ) as session:
         async with session.get(f"{hub_url}/api/models/{repository}?blobs=true") as response:
-            info = await response.json()
-        files: dict[str, Any] = {one["rfilename"]: one.get("lfs") or {} for one in info["siblings"]}
+            repository_info = await response.json()
+        files: dict[str, Any] = {
+            one["rfilename"]: one.get("lfs") or {} for one in repository_info["siblings"]
+        }
         name = _pick_file(sorted(files), name_part)
-        url = f"{hub_url}/{repository}/resolve/{info['sha']}/{quote(name)}"
+        url = f"{hub_url}/{repository}/resolve/{repository_info['sha']}/{quote(name)}"
         file = folder / Path(name).name
         for tries_left in reversed(range(_MAX_TRIES)):
             try:

@@ -20,7 +20,7 @@ def test_missing_metadata_gets_defaults(tmp_path: Path) -> None:
 
     assert (facts.name, facts.license) == ("", "")
     assert (facts.architecture, facts.context_tokens) == ("llama", 512)
-    assert facts.template == "none; prompts are rendered as ChatML"
+    assert facts.template_description == "none; prompts are rendered as ChatML"
     assert facts.cache_bytes_per_token == 1 * 1 * (32 + 32) * 2
 
 
@@ -41,7 +41,7 @@ def test_cache_bytes_are_summed_by_layer(tmp_path: Path, heads: int | list[int],
     facts = read_metadata(model)
 
     assert facts.cache_bytes_per_token == kept
-    assert (facts.license, facts.template) == ("mit", "its own")
+    assert (facts.license, facts.template_description) == ("mit", "its own")
 
 
 def test_memory_estimate_grows_with_parallel_slots(tmp_path: Path) -> None:
@@ -66,5 +66,5 @@ async def test_metadata_of_the_default_model_is_read(tmp_path: Path) -> None:
     facts = read_metadata(await lend_model(tmp_path))
 
     assert (facts.license, facts.context_tokens) == ("apache-2.0", 8192)
-    assert facts.template == "its own, the same as the built-in smollm2"
+    assert facts.template_description == "its own, the same as the built-in smollm2"
     assert facts.cache_bytes_per_token == 23_040  # llama.cpp: 180 MiB for 8,192 tokens
