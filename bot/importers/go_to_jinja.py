@@ -206,7 +206,7 @@ class _Translator:
         self._loop_depth = self._depth = 0
         self._indent = indent
         self._used_names: Counter[str] = Counter()
-        self._has_response = False
+        self._has_printed_response = False
         self.lines: list[str] = []
         self.prints_json = False
 
@@ -217,7 +217,7 @@ class _Translator:
 
     def _translate_nodes(self) -> _Token:
         """Translate up to an `end`, an `else`, or the end of the file; return that token."""
-        had_response, skips_last_turn = self._has_response, False
+        had_printed_response, skips_last_turn = self._has_printed_response, False
         while True:
             token = self._next()
             if token.kind == "{{":
@@ -227,7 +227,7 @@ class _Translator:
                     break
             if token.kind == "eof":
                 break
-            if self._has_response and not had_response and not skips_last_turn:
+            if self._has_printed_response and not had_printed_response and not skips_last_turn:
                 skips_last_turn = True
                 self._emit("{%- if not turn.last %}")
                 self._indent += 1
@@ -268,7 +268,7 @@ class _Translator:
                     self._set_variable(variables[0], value, is_declared=is_declared)
                 else:
                     self._emit(f"{{{{- {self._printed_source(value)} }}}}")
-                self._has_response |= self._root_fields is _TURN_ROOT_FIELDS and any(
+                self._has_printed_response |= self._root_fields is _TURN_ROOT_FIELDS and any(
                     token.kind == "field" and "Response" in token.field_names
                     for token in self._tokens[start_position : self._position]
                 )

@@ -213,12 +213,12 @@ class JinjaTemplate:
             if self._uses_reasoning:
                 all_variables["messages"] = _with_both_reasoning_keys(all_variables["messages"])
             if continue_final_message:
-                return self._render_with_open_end(all_variables)
+                return self._render_with_open_message(all_variables)
             return self._compiled_template.render(all_variables)
         except RENDER_ERRORS as error:
             raise translate_error(error) from error
 
-    def _render_with_open_end(self, variables: dict[str, Any]) -> str:
+    def _render_with_open_message(self, variables: dict[str, Any]) -> str:
         *earlier_messages, last_message = variables["messages"]
         variables["messages"] = [*earlier_messages, _with_continue_mark(last_message)]
         text = self._compiled_template.render(variables)
