@@ -64,7 +64,7 @@ class PlatformSpec:
 
 @value_class
 class EditableText:
-    """A form with one or several texts to edit, or a refusal to open the form."""
+    """A form with one or more texts to edit, or a refusal to open the form."""
 
     title: str = ""
     label: str = ""
@@ -83,7 +83,7 @@ class EditableText:
 _T = TypeVar("_T")
 
 
-def _returning(value: _T) -> Callable[..., Awaitable[_T]]:
+def _make_stub(value: _T) -> Callable[..., Awaitable[_T]]:
     """Return an async function that returns `value`, as the default for a missing service."""
 
     async def return_value(*_arguments: object) -> _T:
@@ -118,20 +118,20 @@ class PlatformContext:
     """The names of all commands, including those that no menu lists."""
     message_commands: Sequence[MessageCommandSpec] = ()
     """Commands for a message's menu, on platforms that have such menus."""
-    find_press_form: Callable[[ButtonPress], Awaitable[EditableText | None]] = _returning(None)
+    find_press_form: Callable[[ButtonPress], Awaitable[EditableText | None]] = _make_stub(None)
     """Returns the form that a button opens, or None if it opens none. The platform passes the
     submitted text to the intake as the value of another button press."""
-    command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _returning(EditableText())
+    command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _make_stub(EditableText())
     """Returns the form to open for a command that was called without a file, or on a message."""
     suggest_presets: Callable[[str], Sequence[str]] = lambda _prefix: ()
     """Returns the names of presets that start with some text."""
-    suggest: Callable[[IncomingMessage, str], Awaitable[Sequence[str]]] = _returning(())
+    suggest: Callable[[IncomingMessage, str], Awaitable[Sequence[str]]] = _make_stub(())
     """Returns the values that complete the text typed for a command's option."""
-    wait_until_idle: Callable[[], Awaitable[None]] = _returning(None)
+    wait_until_idle: Callable[[], Awaitable[None]] = _make_stub(None)
     """Waits until all received messages are answered and all answers are sent."""
-    find_press_refusal: Callable[[ButtonPress], Awaitable[str | None]] = _returning(None)
+    find_press_refusal: Callable[[ButtonPress], Awaitable[str | None]] = _make_stub(None)
     """Returns a private notice if a person may not press a button, or None if they may."""
-    is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _returning(False)
+    is_refused: Callable[[IncomingMessage], Awaitable[bool]] = _make_stub(False)
     """Returns whether a command's author may not use the bot in the channel. If so, the response
     should be private."""
     find_limits: Callable[[str], Limits | None] = lambda _kind: None

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 
 from bot.errors import PlatformFatal, Unreachable
-from bot.platforms.discord.account import PERMISSIONS, DiscordAccount
+from bot.platforms.discord.account import INVITE_PERMISSIONS, DiscordAccount
 from bot.platforms.discord.settings import DiscordSettings
 from bot.platforms.spec import AccountSetup
 from bot.platforms.telegram.account import TelegramAccount
@@ -61,7 +61,7 @@ async def test_inspection_of_a_discord_bot_reports_intents_and_an_invitation(
     assert address.hostname == "discord.com"
     assert parse_qs(address.query) == {
         "client_id": [str(platforms.discord.b.application_id)],
-        "permissions": [str(PERMISSIONS)],
+        "permissions": [str(INVITE_PERMISSIONS)],
         "scope": ["bot applications.commands"],
     }
 

@@ -10,7 +10,7 @@ from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingPart
 from bot.chat.prompt import ReasoningDelta
 from bot.platforms.discord.surface import LIMITS as ON_DISCORD
 from bot.platforms.telegram.limits import GROUP_LIMITS as ON_TELEGRAM
-from bot.platforms.telegram.markup import render_with_folded
+from bot.platforms.telegram.markup import render_with_fold
 from bot.replying.answer_parts import fold_thoughts
 from bot.replying.split import split
 from bot.storage.database import Database
@@ -74,7 +74,7 @@ def test_thoughts_are_added_to_the_message_and_not_to_the_file() -> None:
 
 
 def test_thoughts_on_telegram_mention_nobody_and_come_last() -> None:
-    text, entities = render_with_folded("**Hi**, @alice", "💭 ask @bob")
+    text, entities = render_with_fold("**Hi**, @alice", "💭 ask @bob")
     assert text == "Hi, @alice\n\n💭 ask \uff20bob"
     assert [one.type for one in entities] == ["bold", "code", "expandable_blockquote"]
     assert (entities[-1].offset, entities[-1].length) == (12, 11)

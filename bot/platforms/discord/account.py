@@ -24,7 +24,7 @@ _INVITE_URL = "https://discord.com/oauth2/authorize"
 _READ_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", bucket_id_count=0)
 _SEND_MESSAGE = RestEndpoint("POST", "/channels/{}/messages")
 
-PERMISSIONS = discord.Permissions(
+INVITE_PERMISSIONS = discord.Permissions(
     add_reactions=True,
     view_channel=True,
     send_messages=True,
@@ -65,7 +65,7 @@ class DiscordAccount(AccountSetup):
         application = decode_response(await self._rest.call(_READ_APPLICATION), dict[str, Any])
         query = {
             "client_id": application["id"],
-            "permissions": PERMISSIONS,
+            "permissions": INVITE_PERMISSIONS,
             "scope": "bot applications.commands",
         }
         can_read_content = bool(application.get("flags", 0) & _MESSAGE_CONTENT_FLAGS)
@@ -93,11 +93,11 @@ class DiscordAccount(AccountSetup):
         identify_limits = IdentifyLimits(self._rest, None, "", self._clock)
         async with _PairingCodeListener(
             self._settings, self._rest, _INTENTS, Shard(), identify_limits, self._clock
-        ) as receiver:
-            receiver.code = code
-            await receiver.login(self._token.read())
+        ) as listener:
+            listener.pairing_code = code
+            await listener.login(self._token.read())
             try:
-                await receiver.stay_connected(None)
+                await listener.stay_connected(None)
             except _CodeReceived as received:
                 await self._thank_admin(received.message)
                 return str(received.message.author.id)
@@ -125,8 +125,8 @@ class _CodeReceived(Exception):
 class _PairingCodeListener(ShardClient):
     """Receives messages and raises `_CodeReceived` when one of them contains the code."""
 
-    code = ""
+    pairing_code = ""
 
     def on_message(self, message: discord.Message) -> None:
-        if self.code in message.content.split() and not message.author.bot:
+        if self.pairing_code in message.content.split() and not message.author.bot:
             raise _CodeReceived(message)

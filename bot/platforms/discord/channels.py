@@ -27,7 +27,7 @@ from bot.value_class import value_class
 WEBHOOK_NAME = "Troupe"
 _THREAD_CHANNEL_TYPES = frozenset({10, 11, 12})
 _DIRECT_MESSAGE_CHANNEL_TYPES = frozenset({1, 3})
-_INCOMING_HOOK_TYPE = 1  # the type of webhooks that can post messages
+_INCOMING_TYPE = 1  # the type of webhooks that can post messages
 _REFUSAL_PAUSE_SECONDS = 30.0
 _MAX_NAME_CHARS = 80
 _MAX_AVATAR_URL_CHARS = 2048
@@ -43,13 +43,13 @@ _LIST_EMOJIS = RestEndpoint("GET", "/applications/{}/emojis")
 _ADD_EMOJI = RestEndpoint("POST", "/applications/{}/emojis")
 _DELETE_EMOJI = RestEndpoint("DELETE", "/applications/{}/emojis/{}")
 _PICTURE_URL = "https://cdn.discordapp.com/emojis/{}.png"
-_PICTURE_PREFIX = "troupe_"
+_PICTURE_NAME_PREFIX = "troupe_"
 _PICTURE_HASH_CHARS = 24  # a name has up to 32
 _log = structlog.get_logger(__name__)
 _OPEN_THREAD = RestEndpoint("POST", "/channels/{}/messages/{}/threads")
 _MAX_THREAD_TITLE_CHARS = 100
 _MAX_CACHED_CHANNELS = 5000
-_THREAD_SEPARATOR = "/"
+_THREAD_ID_SEPARATOR = "/"
 
 
 @value_class
@@ -62,7 +62,7 @@ class ChannelWebhook:
     """The id of the thread to post in, or None for the webhook's own channel."""
 
     @property
-    def url_query(self) -> dict[str, str]:
+    def query(self) -> dict[str, str]:
         return {} if self.thread_id is None else {"thread_id": self.thread_id}
 
 
@@ -72,48 +72,48 @@ class ChannelWebhooks:
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
         self._webhooks_by_channel = BoundedDict[str, ChannelWebhook](_MAX_CACHED_CHANNELS)
-        self._refused_until = BoundedDict[str, float](_MAX_CACHED_CHANNELS)
+        self._pause_ends = BoundedDict[str, float](_MAX_CACHED_CHANNELS)
         self.ids: set[str] = set()
         """The ids of all webhooks found so far."""
         self._lock = asyncio.Lock()  # prevents two webhooks in one channel
 
-    async def find(self, channel: str) -> ChannelWebhook | None:
+    async def find(self, channel_id: str) -> ChannelWebhook | None:
         """Return a channel's webhook, or None if the bot has none there; raises `PlatformError`."""
-        webhook = self._webhooks_by_channel.get(channel)
-        if webhook is not None or self._refused_until.get(channel, 0.0) > time.monotonic():
+        webhook = self._webhooks_by_channel.get(channel_id)
+        if webhook is not None or self._pause_ends.get(channel_id, 0.0) > time.monotonic():
             return webhook
         async with self._lock:
-            if channel not in self._webhooks_by_channel:
-                await self._load_webhook_into_cache(channel)
-            return self._webhooks_by_channel.get(channel)
+            if channel_id not in self._webhooks_by_channel:
+                await self._load_webhook_into_cache(channel_id)
+            return self._webhooks_by_channel.get(channel_id)
 
-    def forget(self, channel: str) -> None:
+    def forget(self, channel_id: str) -> None:
         """Remove a channel's webhook from the cache, because someone has deleted it on Discord."""
-        self._webhooks_by_channel.pop(channel, None)
+        self._webhooks_by_channel.pop(channel_id, None)
 
-    async def _load_webhook_into_cache(self, channel: str) -> None:
+    async def _load_webhook_into_cache(self, channel_id: str) -> None:
         try:
-            webhook = await self._find_or_create_webhook(channel)
+            webhook = await self._find_or_create_webhook(channel_id)
         except Refused as error:  # no permission to manage webhooks, or too many webhooks
-            _log.info("webhook_not_allowed", channel=channel, reason=str(error))
+            _log.info("webhook_not_allowed", channel=channel_id, reason=str(error))
             webhook = None
         if webhook is None:
-            self._refused_until[channel] = time.monotonic() + _REFUSAL_PAUSE_SECONDS
+            self._pause_ends[channel_id] = time.monotonic() + _REFUSAL_PAUSE_SECONDS
         else:
-            self._webhooks_by_channel[channel] = webhook
+            self._webhooks_by_channel[channel_id] = webhook
 
-    async def _find_or_create_webhook(self, channel: str) -> ChannelWebhook | None:
-        channel_info = decode_response(await self._rest.call(_GET_CHANNEL, channel), _Channel)
+    async def _find_or_create_webhook(self, channel_id: str) -> ChannelWebhook | None:
+        channel_info = decode_response(await self._rest.call(_GET_CHANNEL, channel_id), _Channel)
         if channel_info.type in _DIRECT_MESSAGE_CHANNEL_TYPES:
             return None
         is_thread = channel_info.type in _THREAD_CHANNEL_TYPES
-        parent_id = channel_info.parent_id if is_thread and channel_info.parent_id else channel
+        parent_id = channel_info.parent_id if is_thread and channel_info.parent_id else channel_id
         bot_id = (await self._rest.bot_user()).id
         webhooks = decode_response(await self._rest.call(_LIST_WEBHOOKS, parent_id), list[_Webhook])
         own_webhooks = [
             one
             for one in webhooks  # only messages of webhooks that the bot created can have buttons
-            if one.type == _INCOMING_HOOK_TYPE and one.token and one.user and one.user.id == bot_id
+            if one.type == _INCOMING_TYPE and one.token and one.user and one.user.id == bot_id
         ]
         if not own_webhooks:
             body = {"name": WEBHOOK_NAME}
@@ -121,13 +121,13 @@ class ChannelWebhooks:
             own_webhooks = [decode_response(response, _Webhook)]
         self.ids.update(one.id for one in own_webhooks)
         oldest_webhook = min(own_webhooks, key=lambda one: int(one.id))
-        thread_id = channel if is_thread else None
+        thread_id = channel_id if is_thread else None
         token = oldest_webhook.token
         return None if token is None else ChannelWebhook(oldest_webhook.id, token, thread_id)
 
 
 def webhook_fields(face: Face) -> dict[str, str]:
-    """Return a webhook message's fields for a name and, if the face has a valid URL, a picture."""
+    """Return the fields of a webhook message that show a face's name and, if valid, its picture."""
     fields = {"username": to_webhook_name(face.name)}
     avatar_url = face.avatar or ""
     if len(avatar_url) <= _MAX_AVATAR_URL_CHARS and is_http_address(avatar_url):
@@ -150,40 +150,42 @@ class CharacterPictures:
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
-        self._application = ""
-        self._unused_ids: set[str] = set()
+        self._application_id = ""
+        self._unused_picture_ids: set[str] = set()
         """The ids of emojis that no character used at the last check."""
-        self._last_used_urls: Collection[str] | None = None
+        self._previous_used_urls: Collection[str] | None = None
         """The URLs in use at the last check; None if a picture was uploaded since."""
 
     async def upload_picture(self, png: bytes) -> str:
         """Upload a picture unless it was uploaded before, and return its URL."""
-        self._last_used_urls = None
-        name = _PICTURE_PREFIX + hashlib.sha256(png).hexdigest()[:_PICTURE_HASH_CHARS]
+        self._previous_used_urls = None
+        name = _PICTURE_NAME_PREFIX + hashlib.sha256(png).hexdigest()[:_PICTURE_HASH_CHARS]
         emoji_id = next((one.id for one in await self._list_pictures() if one.name == name), None)
         if emoji_id is None:
             image_data_url = f"data:image/png;base64,{base64.b64encode(png).decode()}"
             body = {"name": name, "image": image_data_url}
-            response = await self._rest.call(_ADD_EMOJI, self._application, body=body)
+            response = await self._rest.call(_ADD_EMOJI, self._application_id, body=body)
             emoji_id = decode_response(response, ObjectWithId).id
         return _PICTURE_URL.format(emoji_id)
 
     async def delete_unused(self, used_urls: Collection[str]) -> None:
-        """Delete pictures whose URLs are missing in `used_urls` at this and the previous call."""
-        if used_urls == self._last_used_urls and not self._unused_ids:
+        """Delete pictures whose URLs neither this call nor the previous one has in `used_urls`."""
+        if used_urls == self._previous_used_urls and not self._unused_picture_ids:
             return
         picture_ids = [one.id for one in await self._list_pictures()]
         unused_ids = {one for one in picture_ids if _PICTURE_URL.format(one) not in used_urls}
-        for one in unused_ids & self._unused_ids:
-            await self._rest.call(_DELETE_EMOJI, self._application, one)
-        self._unused_ids, self._last_used_urls = unused_ids, used_urls
+        for one in unused_ids & self._unused_picture_ids:
+            await self._rest.call(_DELETE_EMOJI, self._application_id, one)
+        self._unused_picture_ids, self._previous_used_urls = unused_ids, used_urls
 
     async def _list_pictures(self) -> Sequence["_Emoji"]:
-        if not self._application:
+        if not self._application_id:
             application = decode_response(await self._rest.call(_GET_APPLICATION), ObjectWithId)
-            self._application = application.id
-        emojis = decode_response(await self._rest.call(_LIST_EMOJIS, self._application), _EmojiList)
-        return [one for one in emojis.items if one.name.startswith(_PICTURE_PREFIX)]
+            self._application_id = application.id
+        emojis = decode_response(
+            await self._rest.call(_LIST_EMOJIS, self._application_id), _EmojiList
+        )
+        return [one for one in emojis.items if one.name.startswith(_PICTURE_NAME_PREFIX)]
 
 
 class _Emoji(msgspec.Struct):
@@ -202,7 +204,7 @@ class _Channel(msgspec.Struct):
 
 class _Webhook(msgspec.Struct):
     id: str
-    type: int = _INCOMING_HOOK_TYPE
+    type: int = _INCOMING_TYPE
     token: str | None = None
     user: ObjectWithId | None = None
 
@@ -212,40 +214,40 @@ class AnswerThreads:
 
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
-        self._open_threads = BoundedDict[str, None](_MAX_CACHED_CHANNELS)
-        self._refused_until = BoundedDict[str, float](_MAX_CACHED_CHANNELS)
+        self._open_thread_ids = BoundedDict[str, None](_MAX_CACHED_CHANNELS)
+        self._pause_ends = BoundedDict[str, float](_MAX_CACHED_CHANNELS)
 
-    async def open(self, channel: str, thread: MessageThread) -> str | None:
+    async def open_thread(self, channel_id: str, thread: MessageThread) -> str | None:
         """Open a thread, or return None if the bot may not; raises `PlatformError`."""
-        if thread.message_id in self._open_threads:
+        if thread.message_id in self._open_thread_ids:
             return thread.message_id
-        if self._refused_until.get(channel, 0.0) > time.monotonic():
+        if self._pause_ends.get(channel_id, 0.0) > time.monotonic():
             return None
         body = {"name": thread.title[:_MAX_THREAD_TITLE_CHARS]}
         try:
-            await self._rest.call(_OPEN_THREAD, channel, thread.message_id, body=body)
+            await self._rest.call(_OPEN_THREAD, channel_id, thread.message_id, body=body)
         except ThreadExists:
             pass
         except (MessageNotFound, WordsRefused):
             return None
         except Refused as error:  # no permission to open threads, or a channel without threads
-            self.pause_threads(channel, str(error))
+            self.pause_threads(channel_id, str(error))
             return None
-        self._open_threads[thread.message_id] = None
+        self._open_thread_ids[thread.message_id] = None
         return thread.message_id
 
-    def pause_threads(self, channel: str, reason: str) -> None:
+    def pause_threads(self, channel_id: str, reason: str) -> None:
         """Open no threads in a channel for the next 30 seconds."""
-        _log.info("thread_not_allowed", channel=channel, reason=reason)
-        self._refused_until[channel] = time.monotonic() + _REFUSAL_PAUSE_SECONDS
+        _log.info("thread_not_allowed", channel=channel_id, reason=reason)
+        self._pause_ends[channel_id] = time.monotonic() + _REFUSAL_PAUSE_SECONDS
 
 
 def join_thread_and_message_id(thread_id: str, message_id: str) -> str:
     """Return the id under which we store a message in an answer's thread."""
-    return f"{thread_id}{_THREAD_SEPARATOR}{message_id}"
+    return f"{thread_id}{_THREAD_ID_SEPARATOR}{message_id}"
 
 
 def locate_message(address: Address, message_id: str) -> tuple[str, str]:
     """Return the channel or thread that contains a stored message, and the message's id there."""
-    thread_id, separator, bare_message_id = message_id.rpartition(_THREAD_SEPARATOR)
+    thread_id, separator, bare_message_id = message_id.rpartition(_THREAD_ID_SEPARATOR)
     return (thread_id if separator else address.chat), bare_message_id

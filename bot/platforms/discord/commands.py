@@ -12,8 +12,8 @@ from bot.texts.text import to_translatable, translate
 
 _SUBCOMMAND_TYPE, _STRING_TYPE, _ATTACHMENT_TYPE = 1, 3, 11  # option types
 _MESSAGE_COMMAND_TYPE = 3
-_ROW_TYPE, _TEXT_FIELD_TYPE, _LINE_STYLE, _PARAGRAPH_STYLE = 1, 4, 1, 2
-_MAX_LINE_CHARS = 500
+_ROW_TYPE, _TEXT_FIELD_TYPE, _SHORT_STYLE, _PARAGRAPH_STYLE = 1, 4, 1, 2
+_MAX_SINGLE_LINE_CHARS = 500
 _MAX_LABEL_CHARS = 45
 MAX_FORM_CHARS = 4000
 _GUILD_CONTEXT, _DM_CONTEXT = 0, 1  # contexts
@@ -96,7 +96,7 @@ def _form_row_payload(form: EditableText) -> dict[str, Any]:
     text_field = {
         "type": _TEXT_FIELD_TYPE,
         "custom_id": form.title,
-        "style": _PARAGRAPH_STYLE if max_chars > _MAX_LINE_CHARS else _LINE_STYLE,
+        "style": _PARAGRAPH_STYLE if max_chars > _MAX_SINGLE_LINE_CHARS else _SHORT_STYLE,
         "label": form.label[:_MAX_LABEL_CHARS],
         "value": form.text,
         "max_length": max_chars,

@@ -26,7 +26,7 @@ from bot.texts.text import translatable
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 2.0
-_MAX_REFUSED_RESUME_SECONDS = 5.0  # Discord asks for 1 to 5 s before the next IDENTIFY
+_MAX_IDENTIFY_DELAY_SECONDS = 5.0  # Discord asks for 1 to 5 s before the next IDENTIFY
 _MAX_RECONNECT_SECONDS = 60.0
 _NORMAL_CLOSE_CODE = 1000
 _GUILD_EVENTS = frozenset(
@@ -76,7 +76,7 @@ class ShardClient(DiscordClient):
                 self.dispatch("disconnect")
                 session = self.session if error.resume else None
                 if session is None:
-                    await self._clock.sleep(random.uniform(1, _MAX_REFUSED_RESUME_SECONDS))  # noqa: S311
+                    await self._clock.sleep(random.uniform(1, _MAX_IDENTIFY_DELAY_SECONDS))  # noqa: S311
             except _CONNECTION_ERRORS as error:
                 self.dispatch("disconnect")
                 if isinstance(error, discord.ConnectionClosed) and error.code != _NORMAL_CLOSE_CODE:
@@ -118,17 +118,19 @@ class ShardClient(DiscordClient):
             task = asyncio.create_task(self._load_guild_and_release_events(guild_id))
             self._loading_tasks.add(task)
             task.add_done_callback(self._loading_tasks.discard)
-        self._held_events[guild_id].append((self.sequence, self.last_received))
+        self._held_events[guild_id].append((self.sequence, self.last_received_json))
 
-    def is_guild_loaded(self, guild: int) -> bool:
+    def is_guild_loaded(self, guild_id: int) -> bool:
         """Return whether a guild is loaded; always true for the id 0, meaning direct messages."""
-        return not guild or (guild not in self._held_events and self.get_guild(guild) is not None)
+        return not guild_id or (
+            guild_id not in self._held_events and self.get_guild(guild_id) is not None
+        )
 
     async def _load_guild_and_release_events(self, guild_id: int) -> None:
         await self._load_guild(guild_id)
-        for sequence, event_text in self._held_events.pop(guild_id, ()):
+        for sequence, event_json in self._held_events.pop(guild_id, ()):
             self.last_handled_sequence = sequence
-            self.parse(decode_event(event_text), super().handle_event)
+            self.parse(decode_event(event_json), super().handle_event)
 
     def drop_held_events(self) -> None:
         """Drop the events held for unloaded guilds; they are received or fetched again later."""
@@ -141,9 +143,9 @@ class ShardClient(DiscordClient):
             _log.info("discord_resuming", shard=self.shard.name)
             await self.open_socket(session, session.resume_url or self._gateway_url)
             return
-        async with self._identify_limits.wait_for_turn(self.shard.number) as address:
+        async with self._identify_limits.wait_for_turn(self.shard.number) as gateway_url:
             _log.info("discord_identifying", shard=self.shard.name)
-            await self.open_socket(None, self._gateway_url or address)
+            await self.open_socket(None, self._gateway_url or gateway_url)
 
     @property
     def resumable_session(self) -> GatewaySession | None:
@@ -167,7 +169,7 @@ class ShardClient(DiscordClient):
         return [{**each, **guild_id_field} for each in reversed(messages)]
 
     async def _read_guild_id_field(self, channel_id: int) -> dict[str, str]:
-        """Return a channel's `guild_id` field (or {} for direct messages), and cache a thread."""
+        """Return a channel's `guild_id` field, or {} for direct messages; cache a thread."""
         guild_channel = self.get_channel(channel_id)
         if guild_channel is not None and not isinstance(guild_channel, discord.abc.PrivateChannel):
             return {"guild_id": str(guild_channel.guild.id)}

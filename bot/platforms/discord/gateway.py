@@ -97,11 +97,11 @@ class Gateway(ShardClient):
         super().__init__(settings, rest, intents, shard, identify_limits, context.clock)
         self._context = context
         self._bot = bot
-        self.events = asyncio.Queue[GatewayEvent]()
+        self.event_queue = asyncio.Queue[GatewayEvent]()
         """Events in the order in which they were received."""
-        self.bot_messages: dict[int, tuple[int, int]] = {}
+        self.newest_bot_messages: dict[int, tuple[int, int]] = {}
         """The id of the newest bot message and of its guild (or 0), by channel id."""
-        self._responses: set[asyncio.Task[None]] = set()
+        self._response_tasks: set[asyncio.Task[None]] = set()
         self._current_session: SessionStarted | None = None
         self._is_ready = False
 
@@ -116,11 +116,11 @@ class Gateway(ShardClient):
 
     def _queue_event(self, event: GatewayEvent | None) -> None:
         if event is not None:
-            self.events.put_nowait(event)
+            self.event_queue.put_nowait(event)
 
     def on_connect(self) -> None:
         """Queue a `SessionStarted` event after an IDENTIFY."""
-        self._set_guilds_known()
+        self._mark_guilds_known()
         self.drop_held_events()  # their messages are fetched from the channels
         self._current_session = SessionStarted(utcnow())
         _log.info("discord_session_started")
@@ -128,7 +128,7 @@ class Gateway(ShardClient):
 
     def on_ready(self) -> None:
         self._is_ready = True
-        self._set_guilds_known()
+        self._mark_guilds_known()
 
     def on_resumed(self) -> None:
         self._is_ready = True
@@ -143,13 +143,13 @@ class Gateway(ShardClient):
         if not (author and author.get("bot") and self.is_guild_loaded(guild_id)):
             return False
         if event == "MESSAGE_CREATE":
-            self.bot_messages[int(message["channel_id"])] = int(message["id"]), guild_id
+            self.newest_bot_messages[int(message["channel_id"])] = int(message["id"]), guild_id
         return True
 
     def on_message(self, message: discord.Message) -> None:
         if message.author.bot:  # it is not answered, but the channel's cursor moves past it
             guild_id = message.guild.id if message.guild else 0
-            self.bot_messages[message.channel.id] = message.id, guild_id
+            self.newest_bot_messages[message.channel.id] = message.id, guild_id
         else:
             self._queue_event(self.convert_message(message))
 
@@ -183,10 +183,10 @@ class Gateway(ShardClient):
         """Queue a deletion in a channel, and in the threads started from the deleted messages."""
         guild = self.get_guild(guild_id) if guild_id else None
         thread_ids = [one.id for one in guild.threads if one.id in message_ids] if guild else []
-        for location_id in dict.fromkeys([channel_id, *thread_ids]):
-            channel = guild.get_channel_or_thread(location_id) if guild else None
-            deleted_ids = message_ids if location_id == channel_id else {location_id}
-            arguments = location_id, deleted_ids, channel, guild, self._context.bot_id
+        for chat_id in dict.fromkeys([channel_id, *thread_ids]):
+            channel = guild.get_channel_or_thread(chat_id) if guild else None
+            deleted_ids = message_ids if chat_id == channel_id else {chat_id}
+            arguments = chat_id, deleted_ids, channel, guild, self._context.bot_id
             self._queue_event(incoming.deletion_to_incoming(*arguments))
 
     def on_raw_reaction_add(self, event: discord.RawReactionActionEvent) -> None:
@@ -206,10 +206,10 @@ class Gateway(ShardClient):
         self._queue_event(incoming.guild_to_chat_join(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
-        """Queue a join event if the bot just joined; after an outage, Discord sends this, too."""
+        """Queue a join event if the bot just joined; Discord also sends this after an outage."""
         joined_at = getattr(guild.me, "joined_at", None)  # the event may lack the bot's member data
-        joined_recently = joined_at is not None and utcnow() - joined_at < _MAX_NEW_GUILD_AGE
-        if self._is_ready and joined_recently and guild.channels:
+        has_just_joined = joined_at is not None and utcnow() - joined_at < _MAX_NEW_GUILD_AGE
+        if self._is_ready and has_just_joined and guild.channels:
             self.on_guild_join(guild)
 
     def _queue_command(self, interaction: discord.Interaction) -> Acknowledgment | None:
@@ -229,12 +229,12 @@ class Gateway(ShardClient):
         return acknowledgment
 
     def on_interaction(self, interaction: discord.Interaction) -> None:
-        """Respond to an interaction in a task; when it ends, the interaction counts as received."""
+        """Start a task that responds; the interaction counts as received when the task ends."""
         self._unanswered_interactions[interaction.id] = self.sequence
         response = self.respond(interaction, self._queue_command(interaction))
         task = asyncio.create_task(response)
-        self._responses.add(task)
-        task.add_done_callback(self._responses.discard)
+        self._response_tasks.add(task)
+        task.add_done_callback(self._response_tasks.discard)
 
     async def respond(
         self, interaction: discord.Interaction, acknowledgment: Acknowledgment | None
@@ -245,8 +245,8 @@ class Gateway(ShardClient):
                 is_public = await self._is_response_public(interaction)
                 data = {} if is_public else {"flags": _EPHEMERAL_FLAG}
                 kind = ResponseType.deferred_channel_message
-                is_sent = await self._send_response(interaction, kind, data)
-                acknowledgment.set_result(is_public if is_sent else None)
+                is_accepted = await self._send_response(interaction, kind, data)
+                acknowledgment.set_result(is_public if is_accepted else None)
             elif _is_answerable(interaction):
                 await self._handle_interaction(interaction)
         finally:
@@ -340,7 +340,7 @@ class Gateway(ShardClient):
             return False
         return True
 
-    def _set_guilds_known(self) -> None:
+    def _mark_guilds_known(self) -> None:
         if self._current_session is not None:
             self._current_session.guilds_known_event.set()
 

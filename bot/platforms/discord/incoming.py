@@ -178,7 +178,7 @@ def _read_origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[s
 
 
 def guild_to_chat_join(guild: discord.Guild, bot_id: str = "") -> ChatJoin | None:
-    """Convert the event that the bot joined a server; return None if it cannot post a greeting."""
+    """Convert the event of joining a server; return None if the bot cannot post a greeting."""
     channels = [guild.system_channel, *guild.text_channels]
     permissions = discord.Permissions(view_channel=True, send_messages=True)
     candidates = (one for one in channels if one and one.permissions_for(guild.me) >= permissions)
@@ -219,13 +219,13 @@ def _quote_target_message(interaction: discord.Interaction) -> Quote | None:
         _, message_id = commands.read_command_and_message_id(interaction)
         return Quote(None, message_id, "") if message_id else None
     data = commands.interaction_data(interaction)
-    target = data.get("resolved", {}).get("messages", {}).get(str(data.get("target_id")))
-    if target is None:
+    target_message = data.get("resolved", {}).get("messages", {}).get(str(data.get("target_id")))
+    if target_message is None:
         return None
-    author = target["author"]
+    author = target_message["author"]
     name = author.get("global_name") or author["username"]
     person = Person(f"discord:{author['id']}", name)
-    return Quote(person, str(target["id"]), target.get("content", ""))
+    return Quote(person, str(target_message["id"]), target_message.get("content", ""))
 
 
 def _list_command_files(interaction: discord.Interaction) -> tuple[MediaItem, ...]:
@@ -444,8 +444,8 @@ def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
     if "<" not in message.content:
         return False
     ids_in_text = {int(mention["id"]) for mention in _MENTION_REFERENCE.finditer(message.content)}
-    ids_in_list = {one.id for one in (*message.mentions, *message.role_mentions)}
-    return bool(_bot_mention_ids(message, bot) & ids_in_text & ids_in_list)
+    listed_ids = {one.id for one in (*message.mentions, *message.role_mentions)}
+    return bool(_bot_mention_ids(message, bot) & ids_in_text & listed_ids)
 
 
 def _bot_mention_ids(message: discord.Message, bot: Snowflake) -> set[int]:

@@ -45,7 +45,7 @@ PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
 _ESSENTIAL_FIELDS = frozenset(
     {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
 )
-_KEPT_FIELDS = _ESSENTIAL_FIELDS | {
+_IMPORTANT_FIELDS = _ESSENTIAL_FIELDS | {
     "mentions",
     "mention_roles",
     "message_reference",
@@ -80,7 +80,7 @@ class DiscordClient(discord.Client):
             shard_count=None if shard.count == 1 else shard.count,
         )
         self.http = _RestHttpClient(rest, self)
-        self.last_received = ""
+        self.last_received_json = ""
         """The JSON text of the event that is being parsed."""
         self._event_handler: EventHandler = self.handle_event
         parsers = self._connection.parsers
@@ -106,7 +106,7 @@ class DiscordClient(discord.Client):
             parse(message)
 
     def on_socket_raw_receive(self, text: str) -> None:
-        self.last_received = text
+        self.last_received_json = text
 
     def parse(self, event: RawEvent, handle: EventHandler) -> None:
         """Parse an event as if just received, and pass it to `handle`; skip malformed events."""
@@ -125,11 +125,11 @@ class DiscordClient(discord.Client):
         self.parse(RawEvent("MESSAGE_CREATE", message), lambda _, parsed: messages.append(parsed))
         return messages[0] if messages else None
 
-    async def open_socket(self, session: GatewaySession | None, address: str | None) -> None:
+    async def open_socket(self, session: GatewaySession | None, gateway_url: str | None) -> None:
         """Connect, then RESUME the session or, without one, IDENTIFY; raises library errors."""
         self.ws = await DiscordWebSocket.from_client(
             self,
-            gateway=None if address is None else yarl.URL(address),
+            gateway=None if gateway_url is None else yarl.URL(gateway_url),
             shard_id=self.shard_id,
             session=None if session is None else session.id,
             sequence=None if session is None else session.sequence,
@@ -142,7 +142,7 @@ class DiscordClient(discord.Client):
         try:
             await self.ws.poll_event()
         except PARSE_ERRORS as error:
-            event = decode_event(self.last_received)
+            event = decode_event(self.last_received_json)
             if event.t in _MESSAGE_EVENTS:
                 self.parse(event, self.handle_event)
             else:
@@ -215,6 +215,6 @@ def parse_readable_fields(parse: ParseFunction, message: Payload) -> None:
     except PARSE_ERRORS as error:
         _log.warning("discord_message_parts_skipped", reason=type(error).__name__)
     try:
-        parse({key: value for key, value in message.items() if key in _KEPT_FIELDS})
+        parse({key: value for key, value in message.items() if key in _IMPORTANT_FIELDS})
     except PARSE_ERRORS:
         parse({key: value for key, value in message.items() if key in _ESSENTIAL_FIELDS})

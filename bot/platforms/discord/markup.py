@@ -24,9 +24,9 @@ _LINE_BREAK_TAG = re.compile(r"<br ?/?>")
 _INLINE_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
 _FORMULA_START = re.compile(r"\$|\\[(\[]")
 _MARKUP_CHARACTERS = re.compile(r"[*_~|\\]")
-_FENCE_MARK = re.compile(r"[`~]{3,}")
+_CODE_FENCE = re.compile(r"[`~]{3,}")
 _HORIZONTAL_RULE = "⸻"
-_CONVERTED_TYPES = frozenset({"table_open", "math_block", "hr", "fence", "heading_open", "inline"})
+_CONVERTED_TOKENS = frozenset({"table_open", "math_block", "hr", "fence", "heading_open", "inline"})
 
 
 @text_cache(128)
@@ -36,15 +36,15 @@ def to_discord_markdown(source: str) -> str:
         return source
     lines = source.split("\n")
     output_lines: list[str] = []
-    next_line = 0
+    next_line_index = 0
     for token in parse_markdown(source):
         start_line, end_line = token.map or (-1, -1)
-        if start_line < next_line or token.type not in _CONVERTED_TYPES:
+        if start_line < next_line_index or token.type not in _CONVERTED_TOKENS:
             continue
-        output_lines += lines[next_line:start_line]
+        output_lines += lines[next_line_index:start_line]
         output_lines += _convert_block(token, lines[start_line:end_line])
-        next_line = end_line
-    converted_text = "\n".join([*output_lines, *lines[next_line:]]).strip("\n")
+        next_line_index = end_line
+    converted_text = "\n".join([*output_lines, *lines[next_line_index:]]).strip("\n")
     return converted_text if is_visible(converted_text) else source
 
 
@@ -73,7 +73,7 @@ def _use_backtick_fences(token: Token, lines: Sequence[str]) -> list[str]:
     output_lines = list(lines)
     if token.markup.startswith("~") and "```" not in token.content:
         for index in {0, len(lines) - 1}:
-            output_lines[index] = _FENCE_MARK.sub("```", lines[index], count=1)
+            output_lines[index] = _CODE_FENCE.sub("```", lines[index], count=1)
     return output_lines
 
 
@@ -100,14 +100,17 @@ def _convert_inline(text: str) -> str:
 
 
 def _convert_formulas(text: str) -> str:
-    pieces, copied_until, position = [], 0, 0
+    pieces, copy_start, position = [], 0, 0
     while opening := _FORMULA_START.search(text, position):
         formula = find_formula(text, opening.start(), len(text))
         position = opening.end()
         if formula is not None:
             tex, position = formula
-            shown = tex_to_unicode(tex)
-            needs_code = _MARKUP_CHARACTERS.search(shown) and "`" not in shown
-            pieces += [text[copied_until : opening.start()], f"`{shown}`" if needs_code else shown]
-            copied_until = position
-    return "".join([*pieces, text[copied_until:]])
+            symbols = tex_to_unicode(tex)
+            needs_code = _MARKUP_CHARACTERS.search(symbols) and "`" not in symbols
+            pieces += [
+                text[copy_start : opening.start()],
+                f"`{symbols}`" if needs_code else symbols,
+            ]
+            copy_start = position
+    return "".join([*pieces, text[copy_start:]])

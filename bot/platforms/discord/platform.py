@@ -73,7 +73,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         )
         self._running_shards: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by shard name
         self._rejection: str | None = None  # why Discord rejects the token; None once accepted
-        self._roles = BoundedDict[tuple[str | None, str], tuple[float, tuple[str, ...]]](
+        self._role_cache = BoundedDict[tuple[str | None, str], tuple[float, tuple[str, ...]]](
             _MAX_CACHED_MEMBERS
         )
 
@@ -161,13 +161,13 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         key = guild, person = self._find_guild_id(event), event.author.id.removeprefix("discord:")
         if guild is None:
             raise Refused("the server of the message is unknown")
-        now, (until, roles) = self._context.clock.monotonic(), self._roles.get(key, (0.0, ()))
+        now, (until, roles) = self._context.clock.monotonic(), self._role_cache.get(key, (0.0, ()))
         if until <= now:
             member = decode_response(
                 await self._rest.call(_GET_MEMBER, guild, person), dict[str, Any]
             )
             roles = tuple(f"discord:{one}" for one in member["roles"])
-            self._roles[key] = now + _ROLE_CACHE_SECONDS, roles
+            self._role_cache[key] = now + _ROLE_CACHE_SECONDS, roles
         return roles
 
     @override
@@ -177,16 +177,16 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         response = await self._rest.call(READ_MESSAGES, message.address.chat, query=query)
         bot = await self._bot_object()
         messages = decode_response(response, list[dict[str, Any]])
-        incomings = (self._parse_message(message, bot, one) for one in reversed(messages))
-        return [one for one in incomings if one is not None]
+        earlier_messages = (self._parse_message(message, bot, one) for one in reversed(messages))
+        return [one for one in earlier_messages if one is not None]
 
     @override
     async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
-        thread, *parents = [scope.rpartition(":")[2] for scope in message.scopes]
+        thread_id, *parent_ids = [scope.rpartition(":")[2] for scope in message.scopes]
         bot = await self._bot_object()
-        for chat in (*parents[:1], thread):  # a forum post contains its first message itself
+        for chat in (*parent_ids[:1], thread_id):  # a forum post contains its first message itself
             with contextlib.suppress(Refused):
-                response = await self._rest.call(READ_MESSAGE, chat, thread)
+                response = await self._rest.call(READ_MESSAGE, chat, thread_id)
                 starter_data = decode_response(response, dict[str, Any])
                 return self._parse_message(message, bot, starter_data, allows_bots=True)
         return None
@@ -275,15 +275,15 @@ def _is_hosted_by_discord(source: str, api_base: str) -> bool:
 
 
 async def _run_until_closed(gateway: Gateway, receiver: MessageReceiver) -> NoReturn:
-    jobs: list[asyncio.Task[None]] = []
+    tasks: list[asyncio.Task[None]] = []
     try:
-        connection_coroutine = gateway.stay_connected(await receiver.load())
-        jobs = [asyncio.create_task(receiver.run()), asyncio.create_task(connection_coroutine)]
-        ended_jobs, _ = await asyncio.wait(jobs, return_when=asyncio.FIRST_COMPLETED)
+        connection_coroutine = gateway.stay_connected(await receiver.load_session())
+        tasks = [asyncio.create_task(receiver.run()), asyncio.create_task(connection_coroutine)]
+        ended_tasks, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await gateway.close()  # because discord.py may swallow a cancellation
-        await cancel_and_wait(jobs)
-    if (error := ended_jobs.pop().exception()) is not None:
+        await cancel_and_wait(tasks)
+    if (error := ended_tasks.pop().exception()) is not None:
         raise _first_error_in_group(error)
     raise Unreachable(translatable("the connection to Discord has ended"))
 

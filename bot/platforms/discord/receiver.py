@@ -40,7 +40,7 @@ _PAGE_SIZE = 100
 _CATCH_UP_TIMEOUT_SECONDS = 120.0
 _STORE_RETRY_SECONDS = 2.0
 _ACKNOWLEDGMENT_TIMEOUT_SECONDS = 4.0
-_SECONDS_BETWEEN_SESSION_STORES = 1.0
+_SECONDS_BETWEEN_SAVES = 1.0
 _MAX_MESSAGE_DELAY = timedelta(seconds=60)  # after newer messages in other channels
 
 
@@ -57,7 +57,7 @@ class MessageReceiver:
         self._stored_session: GatewaySession | None = None
         self._session_stored_at = -math.inf
         self._is_replaying = False
-        self._bot_messages: dict[int, tuple[int, int]] = {}  # as of the last event taken, too
+        self._newest_bot_messages: dict[int, tuple[int, int]] = {}  # as of the last event taken
         self._read_slots = asyncio.Semaphore(_MAX_CONCURRENT_READS)
         self.store_error: str | None = None
         """The reason why messages cannot be stored now, or None."""
@@ -65,20 +65,20 @@ class MessageReceiver:
     async def run(self) -> None:
         """Store events until cancelled; raises `PlatformFatal` if Discord rejects this bot."""
         while True:
-            events = await wait_for_events(self._gateway.events, _SECONDS_BETWEEN_SESSION_STORES)
+            events = await wait_for_events(self._gateway.event_queue, _SECONDS_BETWEEN_SAVES)
             if events and isinstance(events[-1], SessionStarted):
                 await self._store_events(events)
                 await self._catch_up(events[-1])
             else:
                 self._session = self._gateway.resumable_session  # includes the events just taken
-                self._bot_messages |= self._gateway.bot_messages
-                self._gateway.bot_messages.clear()
+                self._newest_bot_messages |= self._gateway.newest_bot_messages
+                self._gateway.newest_bot_messages.clear()
                 await self._store_events(events)
 
-    async def load(self) -> GatewaySession | None:
+    async def load_session(self) -> GatewaySession | None:
         """Load the shard's cursors; return the session to resume, or None to start a new one."""
         cursors = await self._load_cursors()
-        session = cursors.get(self._cursors.session_name)
+        session = cursors.get(self._cursors.session_cursor_name)
         if session is None or not self._cursors.is_complete:
             return None
         self._session = self._stored_session = GatewaySession.from_stored_text(session)
@@ -86,7 +86,7 @@ class MessageReceiver:
         return self._session
 
     async def _load_cursors(self) -> Mapping[str, str]:
-        prefix = self._cursors.prefix
+        prefix = self._cursors.cursor_prefix
         cursors = await self._retry_while_store_fails(lambda: self._intake.cursors(prefix))
         self._cursors.load(cursors)
         return cursors
@@ -95,7 +95,7 @@ class MessageReceiver:
         self, events: Sequence[GatewayEvent], oldest_answerable_at: float = 0
     ) -> None:
         """Store events and cursors; mark messages sent before `oldest_answerable_at` as late."""
-        incomings: list[Incoming] = []
+        incoming_events: list[Incoming] = []
         for event in events:
             match event:
                 case SessionResumed():
@@ -119,28 +119,28 @@ class MessageReceiver:
                 case _:
                     incoming = event
             cutoff = self._oldest_answerable_time() if self._is_replaying else oldest_answerable_at
-            incomings.append(mark_if_late(incoming, cutoff))
+            incoming_events.append(mark_if_late(incoming, cutoff))
         session = self._get_due_session_cursor()
-        if incomings or session:
-            cursors = self._cursors.advance(incomings, self._bot_messages) | session
-            self._bot_messages.clear()
-            await self._store(incomings, cursors)
+        if incoming_events or session:
+            cursors = self._cursors.advance(incoming_events, self._newest_bot_messages) | session
+            self._newest_bot_messages.clear()
+            await self._store(incoming_events, cursors)
 
     def _get_due_session_cursor(self) -> dict[str, str]:
         """Return the session's cursor if it should be stored now, otherwise {}."""
         now = self._clock.monotonic()
-        is_store_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SESSION_STORES
+        is_save_due = now - self._session_stored_at >= _SECONDS_BETWEEN_SAVES
         is_new = self._session != self._stored_session
-        if self._session is None or not (is_new and is_store_due and self._cursors.is_complete):
+        if self._session is None or not (is_new and is_save_due and self._cursors.is_complete):
             return {}
         self._session_stored_at, self._stored_session = now, self._session
-        return {self._cursors.session_name: self._session.to_stored_text()}
+        return {self._cursors.session_cursor_name: self._session.to_stored_text()}
 
     def _oldest_answerable_time(self) -> float:
         return self._clock.now() - self._context.answerable_seconds
 
-    async def _store(self, incomings: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
-        await self._retry_while_store_fails(lambda: self._intake.receive(incomings, cursors))
+    async def _store(self, events: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
+        await self._retry_while_store_fails(lambda: self._intake.receive(events, cursors))
 
     async def _retry_while_store_fails(
         self, call: Callable[[], Awaitable[StoreResult]]
@@ -159,62 +159,62 @@ class MessageReceiver:
     async def _catch_up(self, session: SessionStarted) -> None:
         await session.guilds_known_event.wait()
         await self._load_cursors()
-        unread_after_ids = dict(self._channels_to_read(session.at))
+        pending_channels = dict(self._channels_to_read(session.at))
         await self._store((), self._cursors.start_catch_up())
         try:
             async with asyncio.timeout(_CATCH_UP_TIMEOUT_SECONDS), asyncio.TaskGroup() as tasks:
-                for channel, after_id in list(unread_after_ids.items()):
-                    tasks.create_task(self._catch_up_channel(channel, after_id, unread_after_ids))
+                for channel, after_id in list(pending_channels.items()):
+                    tasks.create_task(self._catch_up_channel(channel, after_id, pending_channels))
         except TimeoutError:
-            _log.warning("discord_channels_not_caught_up", channels=len(unread_after_ids))
-            self._cursors.freeze_channels(unread_after_ids)
+            _log.warning("discord_channels_not_caught_up", channels=len(pending_channels))
+            self._cursors.freeze_channels(pending_channels)
         else:
             await self._store((), self._cursors.finish_catch_up(session.at))
 
     async def _catch_up_channel(
-        self, channel_id: int, after_id: int, unread_after_ids: dict[int, int]
+        self, channel_id: int, after_id: int, pending_channels: dict[int, int]
     ) -> None:
-        """Store a channel's messages after an id; remove the channel from `unread_after_ids`."""
+        """Store a channel's messages after an id; remove the channel from `pending_channels`."""
         has_more = True
         async with self._read_slots:
             while has_more:
                 page = await self._read_page(channel_id, after_id)
                 messages = (self._gateway.parse_message(each) for each in page)
-                incomings = [self._gateway.convert_message(each) for each in messages if each]
-                missed_messages = [one for one in incomings if one is not None]
+                events = [self._gateway.convert_message(each) for each in messages if each]
+                missed_messages = [one for one in events if one is not None]
                 await self._store_events(missed_messages, self._oldest_answerable_time())
                 after_id = max((int(each["id"]) for each in page), default=after_id)
                 has_more = len(page) == _PAGE_SIZE
-        del unread_after_ids[channel_id]
+        del pending_channels[channel_id]
 
-    async def _read_page(self, channel: int, after_id: int) -> Sequence[dict[str, Any]]:
+    async def _read_page(self, channel_id: int, after_id: int) -> Sequence[dict[str, Any]]:
         """Return a channel's next messages, oldest first; () if the channel cannot be read."""
-        read_next_page = partial(self._gateway.read_history, channel, after_id, _PAGE_SIZE)
+        read_next_page = partial(self._gateway.read_history, channel_id, after_id, _PAGE_SIZE)
         try:
             return await self._gateway.retry_until_answered(read_next_page)
         except Refused as error:
-            _log.info("discord_channel_unreadable", channel=channel, reason=str(error))
+            _log.info("discord_channel_unreadable", channel=channel_id, reason=str(error))
             return ()
 
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
         """Return (channel id, id to read after) for channels that may contain missed messages."""
         stored_ids = self._cursors.stored_ids
-        received_until = self._cursors.fully_received_until()
-        if received_until is None:
+        catch_up_start = self._cursors.find_catch_up_start()
+        if catch_up_start is None:
             return []  # at the first start, there are no missed messages
         newest_ids = {one.id: one.last_message_id or 0 for one in self._readable_channels()}
         unread_channels = {
-            channel: stored_ids.get(channel, received_until)
+            channel: stored_ids.get(channel, catch_up_start)
             for channel, newest_id in newest_ids.items()
-            if newest_id > stored_ids.get(channel, received_until)
+            if newest_id > stored_ids.get(channel, catch_up_start)
         } | {
             channel: stored_id
             for channel, stored_id in stored_ids.items()
             if channel not in newest_ids and snowflake_time(stored_id) > now - _MAX_CHANNEL_AGE
         }
-        newest_first = sorted(unread_channels.items(), key=lambda item: item[1], reverse=True)
+        channels = sorted(unread_channels.items(), key=lambda item: item[1], reverse=True)
         min_id = time_snowflake(now - _MAX_ANSWERABLE_AGE)
-        return [(channel, max(cursor, min_id)) for channel, cursor in newest_first[:_MAX_CHANNELS]]
+        return [(channel, max(cursor, min_id)) for channel, cursor in channels[:_MAX_CHANNELS]]
 
     def _readable_channels(self) -> Iterator[GuildChannel]:
         read_permissions = discord.Permissions(read_messages=True, read_message_history=True)
@@ -235,11 +235,11 @@ class ChannelCursors:
     """
 
     def __init__(self, bot_id: str, shard: Shard) -> None:
-        self.prefix = f"{source_name('discord', bot_id)}:"
-        self._channel_prefix = f"{self.prefix}channel "
+        self.cursor_prefix = f"{source_name('discord', bot_id)}:"
+        self._channel_prefix = f"{self.cursor_prefix}channel "
         self._shard = shard
-        self._shard_prefix = f"{self.prefix}{shard.name} "
-        self.session_name = f"{self._shard_prefix}session"
+        self._shard_prefix = f"{self.cursor_prefix}{shard.name} "
+        self.session_cursor_name = f"{self._shard_prefix}session"
         self.stored_ids: dict[int, int] = {}
         """The id of the newest stored message, by channel id."""
         self._frozen_channels: set[int] = set()
@@ -270,8 +270,8 @@ class ChannelCursors:
         channel = parse_number(name.removeprefix(self._channel_prefix))
         return channel, parse_number(message_id), parse_number(guild_id)
 
-    def fully_received_until(self) -> int | None:
-        """Return the snowflake up to which no messages are missing, or None at the first start."""
+    def find_catch_up_start(self) -> int | None:
+        """Return the snowflake after which messages may be missing, or None at the first start."""
         if self._catch_up_start:
             return self._catch_up_start
         start_candidates = [self._session_start] if self._session_start else []
@@ -282,7 +282,7 @@ class ChannelCursors:
 
     def start_catch_up(self) -> dict[str, str]:
         """Record the start of a catch-up; return the cursors to store before fetching messages."""
-        self._catch_up_start = self.fully_received_until() or 0
+        self._catch_up_start = self.find_catch_up_start() or 0
         return {f"{self._shard_prefix}catching_up": str(self._catch_up_start)}
 
     def finish_catch_up(self, session_started_at: datetime) -> dict[str, str]:
@@ -293,25 +293,25 @@ class ChannelCursors:
             f"{self._shard_prefix}connected": str(self._session_start),
         }
 
-    def freeze_channels(self, channels: Iterable[int]) -> None:
+    def freeze_channels(self, channel_ids: Iterable[int]) -> None:
         """Stop advancing the cursors of channels with missing messages, until the next `load`."""
-        self._frozen_channels.update(channels)
+        self._frozen_channels.update(channel_ids)
 
     def advance(
-        self, incomings: Iterable[Incoming], bot_messages: Mapping[int, tuple[int, int]]
+        self, events: Iterable[Incoming], bot_messages: Mapping[int, tuple[int, int]]
     ) -> dict[str, str]:
         """Advance the cursors past the received messages, and return the changed cursors.
 
         `bot_messages` maps channel ids to (message id, guild id).
         """
-        positions = [(key, *ids) for key, ids in bot_messages.items() if key in self.stored_ids]
-        for incoming in incomings:
+        messages = [(key, *ids) for key, ids in bot_messages.items() if key in self.stored_ids]
+        for incoming in events:
             if isinstance(incoming, IncomingMessage) and incoming.message_id is not None:
                 guild_ids = [one.rpartition(":")[2] for one in incoming.scopes if ":guild:" in one]
                 guild_id = int(guild_ids[0]) if guild_ids else 0
-                positions.append((int(incoming.address.chat), int(incoming.message_id), guild_id))
+                messages.append((int(incoming.address.chat), int(incoming.message_id), guild_id))
         changed_cursors: dict[str, str] = {}
-        for channel, message, guild_id in positions:
+        for channel, message, guild_id in messages:
             if channel not in self._frozen_channels and message > self.stored_ids.get(channel, 0):
                 self.stored_ids[channel] = message
                 changed_cursors[f"{self._channel_prefix}{channel}"] = f"{message} {guild_id}"

@@ -39,7 +39,7 @@ class DiscordSettings(BotTokenSettings):
     faces: bool = Field(
         True,
         description="Whether characters post under their own names and pictures, where the bot may"
-        " manage webhooks (it creates one in each channel). Off: the bot posts for them.",
+        " manage webhooks (it creates one in each channel). If off, the bot posts for them.",
     )
 
     @property

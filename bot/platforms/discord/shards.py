@@ -28,7 +28,7 @@ _GET_GATEWAY = RestEndpoint("GET", "/gateway/bot", bucket_id_count=0)
 _RESERVED_IDENTIFY_SHARE = 0.1
 """The share of Discord's daily limit that is reserved for restarts by the operator."""
 _SECONDS_BETWEEN_IDENTIFIES = 5.5  # a little more than the 5 s that Discord demands
-_TURN_LEASE_SECONDS = 60.0
+_IDENTIFY_LEASE_SECONDS = 60.0
 _LEASE_RETRY_SECONDS = 1.0
 _BUDGET_CHECK_SECONDS = 60.0  # how often to check whether Discord has raised the limit
 
@@ -97,7 +97,7 @@ async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
 
 
 def export_identifies_left(limit: SessionStartLimit, clock: Clock) -> None:
-    """Export the remaining number of IDENTIFY requests, or the total after a reset, as a metric."""
+    """Export the number of IDENTIFY requests left as a metric; after a reset, it is the total."""
     reset_at = clock.monotonic() + limit.reset_after / 1000
     IDENTIFIES_LEFT.labels("discord").set_function(
         lambda: limit.remaining if clock.monotonic() < reset_at else limit.total
@@ -105,14 +105,14 @@ def export_identifies_left(limit: SessionStartLimit, clock: Clock) -> None:
 
 
 class IdentifyLimits:
-    """Keeps all processes together within Discord's limits on IDENTIFY requests."""
+    """Keeps the IDENTIFY requests of all processes together within Discord's limits."""
 
     def __init__(
         self, rest: RestClient, take_lease: TakeLease | None, bot_source: str, clock: Clock
     ) -> None:
         self._rest = rest
         self._take_lease = take_lease
-        self._bot = bot_source
+        self._bot_source = bot_source
         self._clock = clock
         self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._free_at: dict[int, float] = {}  # by bucket, in monotonic time
@@ -122,11 +122,11 @@ class IdentifyLimits:
         """Yield the gateway URL once a shard may IDENTIFY; lock its bucket until the block ends."""
         gateway_info = await self._wait_for_identify_budget()
         bucket = shard_number % max(1, gateway_info.session_start_limit.max_concurrency)
-        lease_name = f"identify {self._bot} {bucket}"
+        lease_name = f"identify {self._bot_source} {bucket}"
         async with self._locks[bucket]:
             while (wait_seconds := self._free_at.get(bucket, 0.0) - self._clock.monotonic()) > 0:
                 await self._clock.sleep(wait_seconds)
-            while not await self._try_to_take_lease(lease_name, _TURN_LEASE_SECONDS):
+            while not await self._try_to_take_lease(lease_name, _IDENTIFY_LEASE_SECONDS):
                 await self._clock.sleep(_LEASE_RETRY_SECONDS)
             try:
                 yield gateway_info.url

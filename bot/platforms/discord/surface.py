@@ -161,8 +161,8 @@ class DiscordSurface(Surface, BucketSurface):
         return await self._send_to_channel(message)
 
     async def _send_to_thread(self, message: OutgoingMessage, thread: MessageThread) -> str | None:
-        channel = message.address.chat
-        thread_id = await self._threads.open(channel, thread)
+        channel_id = message.address.chat
+        thread_id = await self._threads.open_thread(channel_id, thread)
         if thread_id is None:
             return None
         thread_address = replace(message.address, chat=thread_id)
@@ -172,7 +172,7 @@ class DiscordSurface(Surface, BucketSurface):
         except (errors.ContentRefused, errors.MessageNotFound):
             raise
         except errors.Refused as error:  # no permission, or the thread was locked or deleted
-            self._threads.pause_threads(channel, str(error))
+            self._threads.pause_threads(channel_id, str(error))
             return None
         return join_thread_and_message_id(thread_id, message_id)
 
@@ -223,7 +223,7 @@ class DiscordSurface(Surface, BucketSurface):
                 if webhook is None:
                     raise
                 ids = (webhook.id, webhook.token, message_id)
-                await self._rest.call(_DELETE_WEBHOOK_MESSAGE, *ids, query=webhook.url_query)
+                await self._rest.call(_DELETE_WEBHOOK_MESSAGE, *ids, query=webhook.query)
 
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
@@ -281,7 +281,7 @@ class DiscordSurface(Surface, BucketSurface):
                 webhook.token,
                 body={**_to_message_body(content, content.text), **fields},
                 file=message.file,
-                query={"wait": "true", **webhook.url_query},
+                query={"wait": "true", **webhook.query},
             )
         except WebhookNotFound as error:  # deleted by someone; a retry creates a new one
             self._webhooks.forget(message.address.chat)
@@ -298,7 +298,7 @@ class DiscordSurface(Surface, BucketSurface):
         ids = (webhook.id, webhook.token, message_id)
         body = _to_message_body(content, content.text)
         try:
-            await self._rest.call(_EDIT_WEBHOOK_MESSAGE, *ids, body=body, query=webhook.url_query)
+            await self._rest.call(_EDIT_WEBHOOK_MESSAGE, *ids, body=body, query=webhook.query)
         except errors.MessageNotFound:
             return False
         except WebhookNotFound:

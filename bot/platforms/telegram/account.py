@@ -22,7 +22,7 @@ from bot.runtime.clock import SystemClock
 from bot.texts.text import error_text, translatable
 
 _POLL_SECONDS = 25
-_PAUSE_SECONDS = 1.0
+_POLL_PAUSE_SECONDS = 1.0
 _MAX_UPDATES_PER_CALL = 100  # that one call returns
 _PRIVACY_ON_NOTE = translatable(
     "privacy mode is on: in groups, the bot receives only commands, mentions and replies; to change"
@@ -53,13 +53,13 @@ class TelegramAccount(AccountSetup):
     @override
     async def inspect(self) -> BotAccount:
         try:
-            me = await self._api.call(GetMe())
+            bot_user = await self._api.call(GetMe())
         except Refused:
             raise api.token_rejected_error() from None
-        notes = [_PRIVACY_OFF_NOTE if me.can_read_all_group_messages else _PRIVACY_ON_NOTE]
-        if me.can_join_groups is False:
+        notes = [_PRIVACY_OFF_NOTE if bot_user.can_read_all_group_messages else _PRIVACY_ON_NOTE]
+        if bot_user.can_join_groups is False:
             notes.append(_NO_GROUPS_NOTE)
-        name, link_title = me.username, translatable("open a chat with it")
+        name, link_title = bot_user.username, translatable("open a chat with it")
         return BotAccount(f"@{name}", f"https://t.me/{name}", link_title, tuple(notes))
 
     @override
@@ -96,7 +96,7 @@ class TelegramAccount(AccountSetup):
                     )
                 )
             # Without a pause, the same unread messages would be returned again and again.
-            await asyncio.sleep(_PAUSE_SECONDS if updates else 0)
+            await asyncio.sleep(_POLL_PAUSE_SECONDS if updates else 0)
 
     @override
     async def close(self) -> None:
@@ -106,7 +106,9 @@ class TelegramAccount(AccountSetup):
     async def _get_updates(self, **fields: object) -> list[dict[str, Any]]:
         fields = {"timeout": _POLL_SECONDS, "allowed_updates": ["message"], **fields}
         try:
-            updates = await self._api.send("getUpdates", fields, _POLL_SECONDS + api.CALL_SECONDS)
+            updates = await self._api.send(
+                "getUpdates", fields, _POLL_SECONDS + api.CALL_TIMEOUT_SECONDS
+            )
         except api.PollingConflict:
             raise Unreachable(
                 translatable(

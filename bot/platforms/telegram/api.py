@@ -30,7 +30,7 @@ from bot.texts.text import translatable
 Result = TypeVar("Result")
 T = TypeVar("T")
 
-CALL_SECONDS = 10
+CALL_TIMEOUT_SECONDS = 10
 _DOWNLOAD_TIMEOUT_SECONDS = 20.0
 _DEFAULT_RETRY_SECONDS = 5.0
 # UnicodeDecodeError: aiogram does not wrap it if a proxy's page has another encoding.
@@ -65,9 +65,9 @@ class NotEditable(errors.Refused):
 class ChatMoved(errors.Refused):
     """The group became a supergroup, which has a new id."""
 
-    def __init__(self, chat: int) -> None:
-        super().__init__(f"the group is now the supergroup {chat}")
-        self.chat = chat
+    def __init__(self, new_chat_id: int) -> None:
+        super().__init__(f"the group is now the supergroup {new_chat_id}")
+        self.new_chat_id = new_chat_id
 
 
 class PollingConflict(errors.Unreachable):
@@ -110,16 +110,18 @@ class BotApi:
     def current_token(self) -> str:
         return self._bot.token
 
-    async def call(self, method: TelegramMethod[Result], seconds: int = CALL_SECONDS) -> Result:
+    async def call(
+        self, method: TelegramMethod[Result], seconds: int = CALL_TIMEOUT_SECONDS
+    ) -> Result:
         """Call a method and return its result; raises `PlatformError`, such as `ChatMoved`."""
-        return await self._with_newest_token(lambda bot: bot(method, request_timeout=seconds))
+        return await self._call_with_newest_token(lambda bot: bot(method, request_timeout=seconds))
 
     async def send(
-        self, name: str, fields: Mapping[str, object], seconds: int = CALL_SECONDS
+        self, name: str, fields: Mapping[str, object], seconds: int = CALL_TIMEOUT_SECONDS
     ) -> msgspec.Raw:
         """Call a method by name and return its result as JSON; raises the same errors as `call`."""
         send = self._session.send
-        return await self._with_newest_token(lambda bot: send(bot, name, fields, seconds))
+        return await self._call_with_newest_token(lambda bot: send(bot, name, fields, seconds))
 
     async def download(self, file_id: str, max_bytes: int) -> bytes:
         """Return up to the first `max_bytes` of a file; raises `PlatformError`."""
@@ -136,7 +138,7 @@ class BotApi:
     async def close(self) -> None:
         await self._session.close()
 
-    async def _with_newest_token(self, send_request: Callable[[Bot], Awaitable[T]]) -> T:
+    async def _call_with_newest_token(self, send_request: Callable[[Bot], Awaitable[T]]) -> T:
         """Make a request; if its token is rejected but there is a newer one, repeat the request."""
         bot = self._newest_bot()
         try:

@@ -39,7 +39,7 @@ PRESS_KEY_PREFIX = "cb"
 
 _log = structlog.get_logger(__name__)
 _CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
-_CHANGING_KINDS = frozenset({MediaKind.LOCATION, MediaKind.OTHER})
+_MUTABLE_KINDS = frozenset({MediaKind.LOCATION, MediaKind.OTHER})
 _MISSING_FIELD_DEFAULTS = {"persistent_id": "", "allows_revoting": False, "members_only": False}
 """Fields of polls that aiogram requires but older Bot API servers do not send."""
 _PRESENT_STATUSES = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
@@ -245,7 +245,7 @@ def _to_message_edit(
     incoming = to_incoming_message(message, bot, bot_id)
     if incoming is None or incoming.interaction is not None or message.poll is not None:
         return None
-    if not incoming.text and all(item.kind in _CHANGING_KINDS for item in incoming.attachments):
+    if not incoming.text and all(item.kind in _MUTABLE_KINDS for item in incoming.attachments):
         return None  # not an edit by a person, but a moving live location or a checked item
     # Two edits in the same second have the same date, but different update ids.
     key = f"{incoming.external_key}:e{update_id}"

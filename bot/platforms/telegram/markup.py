@@ -35,7 +35,7 @@ _CODE_STYLES = frozenset({Style.CODE, Style.CODE_BLOCK})
 _CODE_LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
 _VALUE_SEPARATOR = "="
 """Separates a menu's data from the chosen option in callback data."""
-_CHOSEN_PREFIX = "✓ "
+_CHOSEN_OPTION_PREFIX = "✓ "
 
 
 def render_markdown(
@@ -43,7 +43,7 @@ def render_markdown(
 ) -> tuple[str, list[MessageEntity] | None]:
     """Convert Markdown to text and entities (None if there are none); mentions become code."""
     styled_text = style_markdown(source) if keep_links else style_markdown(source, keep_links=False)
-    styled_text = _limit_spans(_without_mentions(styled_text), max_entities)
+    styled_text = _limit_spans(_defuse_mentions(styled_text), max_entities)
     if not styled_text.spans:
         return styled_text.text, None
     utf16_offsets = _utf16_offsets(styled_text.text)
@@ -67,7 +67,7 @@ def _unlink_mention(mention_match: re.Match[str]) -> str:
     return f"\uff20{mention_match[0][1:]}"
 
 
-def render_with_folded(
+def render_with_fold(
     source: str, folded_text: str, *, keep_links: bool = True
 ) -> tuple[str, list[MessageEntity]]:
     """Convert Markdown, followed by plain text that stays folded until a reader expands it.
@@ -90,7 +90,7 @@ def render_plain(source: str) -> str:
     return _MENTION_PATTERN.sub(_unlink_mention, plain_text(source))
 
 
-def _without_mentions(styled_text: StyledText) -> StyledText:
+def _defuse_mentions(styled_text: StyledText) -> StyledText:
     if "@" not in styled_text.text:
         return styled_text
     text, spans = styled_text.text, list(styled_text.spans)
@@ -161,7 +161,7 @@ def read_callback_data(data: str) -> tuple[str, tuple[str, ...]]:
 
 
 def _to_option_button(menu: Menu, option: MenuOption) -> dict[str, str]:
-    label = f"{_CHOSEN_PREFIX}{option.label}" if option.is_chosen else option.label
+    label = f"{_CHOSEN_OPTION_PREFIX}{option.label}" if option.is_chosen else option.label
     return _to_button(label, f"{menu.data}{_VALUE_SEPARATOR}{option.value}")
 
 

@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 class CurrentChat:
     """The current id of an address's chat, for requests."""
 
-    chat: int
+    id: int
     has_moved: bool = False
 
     def to_wire(self, message_id: str | None) -> int | None:
@@ -64,32 +64,32 @@ class CurrentChat:
 class MovedChats:
     """Tracks groups that became supergroups with new chat ids, and stores the ids as cursors."""
 
-    def __init__(self, store: Intake | None = None, bot_id: str = "") -> None:
-        self._store = store
-        self._prefix = f"{source_name('telegram', bot_id)}:moved:"
+    def __init__(self, intake: Intake | None = None, bot_id: str = "") -> None:
+        self._intake = intake
+        self._cursor_prefix = f"{source_name('telegram', bot_id)}:moved:"
         self._first_ids: dict[int, int] = {}  # by current id
         self._current_ids: dict[int, int] = {}  # by first id
         self._is_loaded = False
-        self._checked_chats: set[int] = set()
+        self._checked_chat_ids: set[int] = set()
 
-    async def load(self, store: Intake) -> None:
+    async def load(self, intake: Intake) -> None:
         """Load stored moves, including those that other processes stored; raises `StoreError`."""
-        self._store = store
+        self._intake = intake
         moves = parse_cursors(
-            await store.cursors(self._prefix),
-            lambda name, first_id: (int(first_id), int(name.removeprefix(self._prefix))),
+            await intake.cursors(self._cursor_prefix),
+            lambda name, first_id: (int(first_id), int(name.removeprefix(self._cursor_prefix))),
         )
         for first_id, current_id in moves:
             self._set_current_chat(first_id, current_id)
         self._is_loaded = True
 
-    async def load_moves_for_new_chats(self, incomings: Iterable[Incoming], store: Intake) -> None:
+    async def load_moves_for_new_chats(self, events: Iterable[Incoming], intake: Intake) -> None:
         """Load stored moves if any event comes from a group that this process has not seen yet."""
-        chat_ids = {int(one.address.chat) for one in incomings}
-        unchecked_group_ids = {chat for chat in chat_ids - self._checked_chats if chat < 0}
+        chat_ids = {int(one.address.chat) for one in events}
+        unchecked_group_ids = {chat for chat in chat_ids - self._checked_chat_ids if chat < 0}
         if unchecked_group_ids:
-            await self.load(store)
-            self._checked_chats |= unchecked_group_ids
+            await self.load(intake)
+            self._checked_chat_ids |= unchecked_group_ids
 
     def record_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
         """Record the moves announced in updates; return the cursors to store with the updates."""
@@ -102,10 +102,10 @@ class MovedChats:
                 cursors |= self._register_move(message.migrate_from_chat_id, message.chat.id)
         return cursors
 
-    def to_first_addresses(self, incomings: Iterable[Incoming]) -> list[Incoming]:
+    def to_first_addresses(self, events: Iterable[Incoming]) -> list[Incoming]:
         """Return events with their groups' first addresses, but without announcements of moves."""
-        events = (self._to_first_address(one) for one in incomings)
-        return [one for one in events if one is not None]
+        converted_events = (self._to_first_address(one) for one in events)
+        return [one for one in converted_events if one is not None]
 
     def _to_first_address(self, incoming: Incoming) -> Incoming | None:
         first_id = self._first_ids.get(int(incoming.address.chat))
@@ -141,14 +141,14 @@ class MovedChats:
         try:
             return await request(chat)
         except ChatMoved as error:  # a request to the old chat has no effect
-            await self._store_move(chat.chat, error.chat)
+            await self._store_move(chat.id, error.new_chat_id)
         return await request(await self._current_chat(address))
 
     async def _current_chat(self, address: Address) -> CurrentChat:
         first_id = int(address.chat)
-        if first_id < 0 and not self._is_loaded and self._store is not None:
+        if first_id < 0 and not self._is_loaded and self._intake is not None:
             try:
-                await self.load(self._store)
+                await self.load(self._intake)
             except StoreError as error:
                 _log.warning("moved_chats_not_read", reason=str(error))
         new_id = self._current_ids.get(first_id)
@@ -156,10 +156,10 @@ class MovedChats:
 
     async def _store_move(self, old_id: int, new_id: int) -> None:
         cursors = self._register_move(old_id, new_id)
-        if self._store is None:
+        if self._intake is None:
             return
         try:
-            await self._store.receive((), cursors)
+            await self._intake.receive((), cursors)
         except StoreError as error:  # Telegram repeats the error at the next request
             _log.warning("moved_chat_not_stored", reason=str(error))
 
@@ -170,7 +170,7 @@ class MovedChats:
         if new_id not in self._first_ids:
             _log.info("telegram_chat_moved", first=first_id, now=new_id)
             self._set_current_chat(first_id, new_id)
-        return {f"{self._prefix}{new_id}": str(first_id)}
+        return {f"{self._cursor_prefix}{new_id}": str(first_id)}
 
     def _set_current_chat(self, first_id: int, current_id: int) -> None:
         self._first_ids[current_id] = first_id

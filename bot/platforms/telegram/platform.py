@@ -41,7 +41,7 @@ from bot.telemetry.secret_masker import register_secrets
 from bot.texts.text import Text, translatable
 
 Response = TypeVar("Response")
-StoreMessages = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None]]
+StoreEvents = Callable[[Sequence[Incoming], Mapping[str, str]], Awaitable[None]]
 
 _FIRST_RETRY_PAUSE_SECONDS = 0.25
 _MAX_RETRY_PAUSE_SECONDS = 5.0
@@ -84,10 +84,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     @override
     async def check(self) -> str:
         try:
-            me = await self._api.call(GetMe())
+            bot_user = await self._api.call(GetMe())
         except errors.Refused:
             raise api.token_rejected_error() from None
-        return f"@{me.username}, t.me/{me.username}"
+        return f"@{bot_user.username}, t.me/{bot_user.username}"
 
     @override
     async def close(self) -> None:
@@ -111,10 +111,10 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 updates = await self._retry_until_answered(partial(self._get_updates, offset))
                 parsed_updates = parse_updates(updates)
                 cursors = dict(self._chats.record_moves(parsed_updates))
-                incomings = self._convert_updates(parsed_updates, bot)
-                incomings = self._chats.to_first_addresses(incomings)
+                events = self._convert_updates(parsed_updates, bot)
+                events = self._chats.to_first_addresses(events)
                 if self._is_catching_up:
-                    incomings = self._mark_late_events(incomings)
+                    events = self._mark_late_events(events)
                 self._is_catching_up = len(updates) >= _MAX_UPDATES
                 # After a week without updates, Telegram may continue with a lower id.
                 next_offset = updates[-1]["update_id"] + 1 if updates else offset
@@ -124,14 +124,14 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                     continue
                 offset = next_offset
                 cursors[self._offset_cursor] = str(offset)
-                store_events = partial(self._store_messages, intake)
-                await self._store_and_acknowledge(incomings, cursors, store_events)
+                store_events = partial(self._store_with_retries, intake)
+                await self._store_and_acknowledge(events, cursors, store_events)
                 await asyncio.sleep(_SECONDS_BETWEEN_POLLS)
         finally:
             await cancel_and_wait(self._acknowledgment_tasks)
 
     async def _maintain_webhook(self) -> NoReturn:
-        """Set the webhook when a secret changes, and every five minutes in case it was changed."""
+        """Set the webhook when a secret changes, and every five minutes in case it has changed."""
         while True:
             secrets = self._read_token_and_secret()
             await self._retry_until_answered(self._set_webhook)
@@ -168,7 +168,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     def admits_call(self, headers: Mapping[str, str]) -> bool:
-        """Compare the secret header in constant time, as bytes, because it may not be ASCII."""
+        """Return whether a call has the secret; compare bytes, because it may not be ASCII."""
         sent_secret = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
         _, secret = self._read_token_and_secret()
         return hmac.compare_digest(sent_secret, secret.encode())
@@ -183,22 +183,22 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             self._bot = await self._api.call(GetMe())
         parsed_updates = parse_updates([update])
         cursors = self._chats.record_moves(parsed_updates)
-        incomings = self._convert_updates(parsed_updates, self._bot)
+        events = self._convert_updates(parsed_updates, self._bot)
         # Another process may have stored a move.
-        await self._chats.load_moves_for_new_chats(incomings, intake)
-        incomings = self._mark_late_events(self._chats.to_first_addresses(incomings))
-        await self._store_and_acknowledge(incomings, cursors, intake.receive)
+        await self._chats.load_moves_for_new_chats(events, intake)
+        events = self._mark_late_events(self._chats.to_first_addresses(events))
+        await self._store_and_acknowledge(events, cursors, intake.receive)
         return True
 
-    def _mark_late_events(self, incomings: Sequence[Incoming]) -> list[Incoming]:
+    def _mark_late_events(self, events: Sequence[Incoming]) -> list[Incoming]:
         cutoff = self._clock.now() - self._context.answerable_seconds
-        return [mark_if_late(one, cutoff) for one in incomings]
+        return [mark_if_late(one, cutoff) for one in events]
 
     async def _store_and_acknowledge(
-        self, incomings: Sequence[Incoming], cursors: Mapping[str, str], store_events: StoreMessages
+        self, events: Sequence[Incoming], cursors: Mapping[str, str], store_events: StoreEvents
     ) -> None:
         """Store events, except forbidden button presses; then acknowledge all presses."""
-        presses = [one for one in incomings if isinstance(one, ButtonPress)]
+        presses = [one for one in events if isinstance(one, ButtonPress)]
         refusals: dict[str, str | None] = {}
 
         async def check(press: ButtonPress) -> None:
@@ -208,7 +208,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             async with asyncio.TaskGroup() as group:  # concurrently, as each may query Telegram
                 for one in presses:
                     group.create_task(check(one))
-        permitted_events = [one for one in incomings if refusals.get(one.external_key) is None]
+        permitted_events = [one for one in events if refusals.get(one.external_key) is None]
         if permitted_events or cursors:
             await store_events(permitted_events, cursors)
         for key, refusal in refusals.items():
@@ -235,7 +235,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         polls_without_waiting = self.connection_error is not None and not self._has_conflict
         timeout_seconds = 0 if polls_without_waiting else self._settings.poll_seconds
         fields = {"offset": offset, "timeout": timeout_seconds, "allowed_updates": UPDATE_TYPES}
-        seconds = self._settings.poll_seconds + api.CALL_SECONDS
+        seconds = self._settings.poll_seconds + api.CALL_TIMEOUT_SECONDS
         start = self._clock.monotonic()
         response = await self._api.send("getUpdates", fields, seconds)
         self._poll_ended_early = self._clock.monotonic() - start < timeout_seconds / 2
@@ -243,20 +243,20 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return [one for one in raw_updates if isinstance(one.get("update_id"), int)]
 
     def _convert_updates(self, updates: Sequence[Update], bot: User) -> list[Incoming]:
-        incomings = []
+        events = []
         bot_id, commands = self._context.bot_id, self._context.command_names
         for update in updates:
             incoming = convert_update(update, bot, bot_id, commands)
             if incoming is not None:
-                incomings.append(incoming)
+                events.append(incoming)
             elif update.callback_query is not None:  # a press on a message that is too old
                 self._acknowledge_press(update.callback_query.id)
-        return incomings
+        return events
 
-    async def _store_messages(
-        self, intake: Intake, incomings: Sequence[Incoming], cursors: Mapping[str, str]
+    async def _store_with_retries(
+        self, intake: Intake, events: Sequence[Incoming], cursors: Mapping[str, str]
     ) -> None:
-        await self._retry_until_answered(lambda: intake.receive(incomings, cursors))
+        await self._retry_until_answered(lambda: intake.receive(events, cursors))
 
     async def _retry_until_answered(self, call: Callable[[], Awaitable[Response]]) -> Response:
         failure_count = 0
@@ -333,7 +333,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         try:
             member = await self._chats.call_in_chat(
                 incoming.address,
-                lambda chat: self._api.send("getChatMember", {"chat_id": chat.chat, **fields}),
+                lambda chat: self._api.send("getChatMember", {"chat_id": chat.id, **fields}),
             )
         except api.NoSuchMember:
             return False

@@ -33,7 +33,7 @@ class TelegramSettings(BotTokenSettings):
         30,
         ge=0,
         le=50,
-        description="How many seconds a request for new messages may wait until a message arrives.",
+        description="How many seconds a request for new messages may wait for a message to arrive.",
     )
     mode: Literal["polling", "webhook"] = Field(
         "polling",

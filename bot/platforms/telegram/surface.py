@@ -28,7 +28,7 @@ from bot.platforms.telegram.limits import GROUP_LIMITS, PRIVATE_LIMITS
 from bot.platforms.telegram.markup import (
     render_markdown,
     render_plain,
-    render_with_folded,
+    render_with_fold,
     to_keyboard,
 )
 from bot.platforms.telegram.moved_chats import CurrentChat, MovedChats
@@ -38,7 +38,7 @@ from bot.runtime.in_process import BoundedDict
 _MAX_PROBES = 64
 _MAX_PROBES_BEFORE = 16  # messages that may arrive between a search and the repeated send
 _MAX_MISSING_IDS = 8  # in a row; after that, a group is assumed to have no further messages
-_MAX_KEPT_SEARCHES = 1000  # interrupted searches whose progress is kept
+_MAX_STORED_SEARCHES = 1000  # interrupted searches whose progress is kept
 
 # https://core.telegram.org/bots/api#reactiontypeemoji
 _ALLOWED_REACTIONS = (
@@ -71,7 +71,7 @@ class TelegramSurface(Surface):
         link = "https://t.me/c/{chat}/{message}"
         self._supergroup_limits = replace(self._group_limits, message_link_template=link)
         self._can_hide_messages = True  # False once the server showed one to the whole chat
-        self._search_progress = BoundedDict[tuple[int, str], int](_MAX_KEPT_SEARCHES)
+        self._search_progress = BoundedDict[tuple[int, str], int](_MAX_STORED_SEARCHES)
         """The last message id that an interrupted search has ruled out, by chat id and nonce."""
 
     @override
@@ -89,18 +89,18 @@ class TelegramSurface(Surface):
         )
 
     async def _send_to_chat(self, message: OutgoingMessage, chat: CurrentChat) -> str:
-        topic = _topic_id(message.address)
-        target: dict[str, Any] = {"chat_id": chat.chat, "message_thread_id": topic}
+        topic_id = _topic_id(message.address)
+        target: dict[str, Any] = {"chat_id": chat.id, "message_thread_id": topic_id}
         reply_to = chat.to_wire(message.reply_to)
         if reply_to is not None:
             # Send the answer even if the question was deleted.
             reply_parameters = {"message_id": reply_to, "allow_sending_without_reply": True}
             target["reply_parameters"] = reply_parameters
         try:
-            return chat.from_wire(await self._send_with_target(message, target))
+            return chat.from_wire(await self._send_to_target(message, target))
         except ReplyNotFound:  # some servers ignore `allow_sending_without_reply`
             target.pop("reply_parameters", None)
-            return chat.from_wire(await self._send_with_target(message, target))
+            return chat.from_wire(await self._send_to_target(message, target))
 
     async def _send_ephemeral_placeholder(self, message: OutgoingMessage, reader_id: str) -> str:
         """Send a placeholder that only one reader sees, in response to a command or button press.
@@ -122,14 +122,14 @@ class TelegramSurface(Surface):
         target |= {**recipient_fields, "ephemeral_message_parameters": recipient_fields}
 
         async def send(chat: CurrentChat) -> str:
-            fields = {"chat_id": chat.chat, **target}
+            fields = {"chat_id": chat.id, **target}
             response = await self._send_text("sendMessage", message.content, fields)
-            ids = decode_result(response, _SentMessage)
-            if ids.ephemeral_message_id is not None:
-                return format_ephemeral_id(int(person), ids.ephemeral_message_id)
+            sent_message = decode_result(response, _SentMessage)
+            if sent_message.ephemeral_message_id is not None:
+                return format_ephemeral_id(int(person), sent_message.ephemeral_message_id)
             self._can_hide_messages = False
             _log.warning("ephemeral_messages_unsupported")
-            await self._api.call(DeleteMessage(chat_id=chat.chat, message_id=ids.message_id))
+            await self._api.call(DeleteMessage(chat_id=chat.id, message_id=sent_message.message_id))
             raise Refused("Telegram showed the message to the whole chat")
 
         return await self._chats.call_in_chat(message.address, send)
@@ -144,7 +144,7 @@ class TelegramSurface(Surface):
         }
 
         async def call(chat: CurrentChat) -> None:
-            target = {"chat_id": chat.chat, **ids}
+            target = {"chat_id": chat.id, **ids}
             if content is None:
                 await self._api.send("deleteEphemeralMessage", target)
             else:
@@ -152,7 +152,7 @@ class TelegramSurface(Surface):
 
         await self._chats.call_in_chat(address, call)
 
-    async def _send_with_target(self, message: OutgoingMessage, target: Mapping[str, Any]) -> int:
+    async def _send_to_target(self, message: OutgoingMessage, target: Mapping[str, Any]) -> int:
         if message.file is not None:
             document = BufferedInputFile(message.file.text.encode(), message.file.name)
             request = SendDocument(document=document, **_render_caption(message.content), **target)
@@ -170,14 +170,14 @@ class TelegramSurface(Surface):
                 return
             await self._chats.call_in_chat(
                 address,
-                lambda chat: self._edit(chat.chat, _require_current_id(chat, message_id), content),
+                lambda chat: self._edit(chat.id, _require_current_id(chat, message_id), content),
             )
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         def to_deletion(chat: CurrentChat) -> DeleteMessage:
             number = _require_current_id(chat, message_id)
-            return DeleteMessage(chat_id=chat.chat, message_id=number)
+            return DeleteMessage(chat_id=chat.id, message_id=number)
 
         with suppress(MessageNotFound):
             if ephemeral_match := _EPHEMERAL_ID.fullmatch(message_id):
@@ -188,7 +188,7 @@ class TelegramSurface(Surface):
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
         async def set_reaction(chat: CurrentChat) -> None:
-            target = {"chat_id": chat.chat, "message_id": _require_current_id(chat, message_id)}
+            target = {"chat_id": chat.id, "message_id": _require_current_id(chat, message_id)}
             reaction = [{"type": "emoji", "emoji": emoji}]
             await self._api.send("setMessageReaction", {**target, "reaction": reaction})
 
@@ -199,15 +199,15 @@ class TelegramSurface(Surface):
         text, entities = _render_text(content)
         target = {"chat_id": int(address.chat), "message_thread_id": _topic_id(address)}
         # After the stop button, keep the draft until the final message replaces it.
-        stop = {"can_stop": True, "keep_on_stop": True}
-        fields = {**target, **stop, "draft_id": draft_id, "text": text, "entities": entities}
+        stop_fields = {"can_stop": True, "keep_on_stop": True}
+        fields = {**target, **stop_fields, "draft_id": draft_id, "text": text, "entities": entities}
         await self._api.send("sendMessageDraft", fields)
 
     @override
     async def typing(self, address: Address) -> None:
         fields = {"message_thread_id": _topic_id(address), "action": "typing"}
         await self._chats.call_in_chat(
-            address, lambda chat: self._api.send("sendChatAction", {"chat_id": chat.chat, **fields})
+            address, lambda chat: self._api.send("sendChatAction", {"chat_id": chat.id, **fields})
         )
 
     @override
@@ -236,11 +236,11 @@ class TelegramSurface(Surface):
         oldest_id = chat.to_wire(search.after) or 0
         if search.duplicate_of is None:
             after_id = max([oldest_id, *known_ids])
-            found_id = await self._search_forward(message, chat.chat, after_id, known_ids)
+            found_id = await self._search_forward(message, chat.id, after_id, known_ids)
         elif (sent_id := chat.to_wire(search.duplicate_of)) is None:
             return None  # the message is in the old group, which became a supergroup
         else:
-            found_id = await self._find_duplicate(message, chat.chat, oldest_id, known_ids, sent_id)
+            found_id = await self._find_duplicate(message, chat.id, oldest_id, known_ids, sent_id)
         return None if found_id is None else chat.from_wire(found_id)
 
     async def _search_forward(
@@ -362,7 +362,7 @@ def _render_text(
         return render_plain(content.named_text), None
     if not content.thoughts:
         return render_markdown(content.named_text, keep_links=keep_links)
-    return render_with_folded(content.named_text, f"💭 {content.thoughts}", keep_links=keep_links)
+    return render_with_fold(content.named_text, f"💭 {content.thoughts}", keep_links=keep_links)
 
 
 class _SentMessage(msgspec.Struct):

@@ -46,10 +46,10 @@ def test_frozen_cursor_does_not_move_until_the_next_load() -> None:
 def test_cursors_of_a_second_bot_have_different_names() -> None:
     first, second = make_cursors(), make_cursors("77")
     assert second.advance([MESSAGE], {}) == {"discord@77:channel 1": "20 7"}
-    assert not second.prefix.startswith(first.prefix)
+    assert not second.cursor_prefix.startswith(first.cursor_prefix)
     second.load({"discord@77:channel 1": "10 0", "discord@77:0/1 connected": "9"})
     assert second.stored_ids == {1: 10}
-    assert second.fully_received_until() == 9
+    assert second.find_catch_up_start() == 9
 
 
 def test_interrupted_catch_up_starts_again_from_the_beginning() -> None:
@@ -57,16 +57,16 @@ def test_interrupted_catch_up_starts_again_from_the_beginning() -> None:
     cursors = make_cursors()
     on_disk = {"discord:channel 1": f"{day} 0", "discord:0/1 connected": "9"}
     cursors.load(on_disk)
-    began = cursors.fully_received_until()
+    began = cursors.find_catch_up_start()
     on_disk |= cursors.start_catch_up()
     # Everything of this channel was stored, and then it crashed.
     on_disk["discord:channel 1"] = f"{3 * day} 0"
 
     after_crash = make_cursors()
     after_crash.load(on_disk)
-    assert after_crash.fully_received_until() == began
+    assert after_crash.find_catch_up_start() == began
 
     on_disk |= after_crash.finish_catch_up(snowflake_time(4 * day))
     after_end = make_cursors()
     after_end.load(on_disk)
-    assert after_end.fully_received_until() == 4 * day
+    assert after_end.find_catch_up_start() == 4 * day

@@ -187,8 +187,8 @@ async def test_incomplete_command_is_ignored(cache: CachedGuild, given: dict[str
     gateway.on_guild_available(cache.guild)  # which tells nothing of the bot: no arrival
     gateway.on_message(cache.message("hello"))
 
-    event = gateway.events.get_nowait()
-    assert gateway.events.empty()
+    event = gateway.event_queue.get_nowait()
+    assert gateway.event_queue.empty()
     assert isinstance(event, IncomingMessage)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bot.chat.outgoing import Limits
 from bot.markup.graphemes import is_visible
 from bot.platforms.telegram.limits import plain_text
-from bot.platforms.telegram.markup import render_markdown, render_with_folded
+from bot.platforms.telegram.markup import render_markdown, render_with_fold
 from bot.replying.split import split
 
 LIMITS = Limits(4096, "utf16", 1.0, 5, render=plain_text, hides_markup=True)
@@ -74,12 +74,12 @@ def check_source(source: str, limits: Limits) -> None:
 
 
 @given(MARKDOWN)
-def test_any_markdown_becomes_a_legal_message(source: str) -> None:
+def test_any_markdown_becomes_a_valid_message(source: str) -> None:
     check_source(source, LIMITS)
 
 
 @given(MARKDOWN, st.integers(20, 80))
-def test_any_part_of_any_markdown_becomes_a_legal_message(source: str, max_units: int) -> None:
+def test_any_part_of_any_markdown_becomes_a_valid_message(source: str, max_units: int) -> None:
     check_source(source, replace(LIMITS, max_units=max_units))
 
 
@@ -114,7 +114,7 @@ def test_split_code_in_a_quote_ends_with_the_quote() -> None:
 
 def test_least_important_entities_are_left_out_if_there_are_too_many() -> None:
     source = f"{'*a* ' * 150}||hidden|| [docs](https://e.org) `code` ask @alice_2"
-    for text, entities in (render_markdown(source), render_with_folded(source, "thoughts")):
+    for text, entities in (render_markdown(source), render_with_fold(source, "thoughts")):
         check_message(text, entities)
         assert entities is not None
         assert len(entities) == 100
@@ -134,7 +134,7 @@ def test_mention_whose_entity_was_left_out_notifies_nobody() -> None:
 
 
 @pytest.mark.soak
-def test_hundred_thousand_random_texts_become_legal_messages() -> None:
+def test_hundred_thousand_random_texts_become_valid_messages() -> None:
     seed = int(os.environ.get("TROUPE_SEED", random.randrange(2**32)))  # noqa: TID251 # a test's own
     print(f"TROUPE_SEED={seed}")  # noqa: T201 -- to repeat it
     dice = random.Random(seed)

@@ -79,8 +79,8 @@ async def test_request_is_repeated_in_the_new_chat_and_the_move_stored() -> None
     chats = MovedChats(store)
 
     async def request(chat: CurrentChat) -> str:
-        chats_asked.append(chat.chat)
-        if chat.chat == OLD:
+        chats_asked.append(chat.id)
+        if chat.id == OLD:
             raise ChatMoved(NEW)
         return chat.from_wire(3)
 

@@ -221,7 +221,7 @@ async def test_forward_with_an_unknown_origin_stays_a_forward(rig: Rig) -> None:
     assert rig.intake.received[0].is_forward
 
 
-async def test_press_below_a_message_of_unknown_kind_arrives(rig: Rig) -> None:
+async def test_press_of_a_button_below_an_unknown_message_is_received(rig: Rig) -> None:
     message = {**OLDER, "reply_to_message": {**OLDER, "chat": UNKNOWN}}
     query = {"id": "9", "from": PERSON, "chat_instance": "1", "data": "x", "message": message}
     rig.telegram.push({"callback_query": query})
