@@ -51,7 +51,7 @@ def policy(
     for place in sorted({*result.counts_before, *result.counts_after}):
         old_count, new_count = result.counts_before.get(place, 0), result.counts_after.get(place, 0)
         print_line(f"{place:<36}{old_count:>4} before the deletion, {new_count:>4} after")
-    for place, count in sorted(result.retained_ids.items()):
+    for place, count in sorted(result.retained_id_counts.items()):
         print_line(f"{place:<36}{count:>4} ids retained: {KEPT_IDS[place]}")
     if result.counts_after:
         raise StoreError(

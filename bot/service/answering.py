@@ -114,7 +114,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     def operator_notices(self) -> OperatorNotices:
         surfaces = self.rate_limited_surfaces(best_effort=True)
         operator_ids = sorted(self.settings.admins)
-        return OperatorNotices(self.notices, operator_ids, surfaces, self.private_chats)
+        return OperatorNotices(self.notice_limiter, operator_ids, surfaces, self.private_chats)
 
     @cached_property
     def exact_prompts(self) -> ExactPromptWriter:
@@ -149,9 +149,9 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.message_notes,
             self.explain_silence,
             self.answering_pauses.covers,
-            self.restored_messages.is_obsolete,
-            self.restored_messages.is_context_only,
-            self.notices,
+            self.restore_filter.is_obsolete,
+            self.restore_filter.is_context_only,
+            self.notice_limiter,
             self._queue_limit,
             self.command_limits,
         )
@@ -168,11 +168,13 @@ class AnsweringContainer(MessagingContainer, ABC):
         return self._create_summarizer(Urgency.BACKGROUND)
 
     def _create_summarizer(self, urgency: Urgency) -> Summarizer:
-        pay = BudgetedSummaries(
+        pay_for_summary = BudgetedSummaries(
             self.spending, self.usage_log, self.provider_slots, urgency
         ).pay_for_summary
         summaries = SqlSummaries(self.database)
-        return Summarizer(summaries, self.backends, pay, self.resolver.remove_opted_out_turns)
+        return Summarizer(
+            summaries, self.backends, pay_for_summary, self.resolver.remove_opted_out_turns
+        )
 
     @cached_property
     def prompt_sources(self) -> PromptSources:
@@ -235,7 +237,7 @@ class AnsweringContainer(MessagingContainer, ABC):
         )
         return AnswerPipeline(
             *(self.prompt_sources, models, self.replies, self.clock),
-            *(self.answer_limits, self.notices, self.extractor),
+            *(self.answer_limits, self.notice_limiter, self.extractor),
         )
 
     # the worker

@@ -48,7 +48,7 @@ def find_refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[
 
 
 def describe_refusals(refusals: Mapping[str, str]) -> Sequence[str]:
-    """Return a line with the reasons for each unusable preset."""
+    """Return one line per unusable preset, with the reasons."""
     return [
         translatable("preset {preset}: {problem}", preset=repr(name), problem=reason)
         for name, reason in refusals.items()

@@ -61,83 +61,85 @@ class ConsoleContainer:
 
     def make_console(self, probes: Mapping[str, Probe]) -> Console:
         """Return the console; `probes` are the checks for /readyz."""
-        c, home_path = self._container, choose_first_page(self._container.settings)
+        container, home_path = self._container, choose_first_page(self._container.settings)
         return make_console(
-            c.settings.console,
-            c.database,
-            c.console_tokens,
-            c.rate_limits,
-            c.clock,
+            container.settings.console,
+            container.database,
+            container.console_tokens,
+            container.rate_limits,
+            container.clock,
             self._create_pages(probes),
             home_path,
-            DisplayNames(self._state, c.web_channels, c.clock, self._read_names_and_pictures),
+            DisplayNames(
+                self._state, container.web_channels, container.clock, self._read_names_and_pictures
+            ),
         )
 
     def _create_pages(self, probes: Mapping[str, Probe]) -> list[RouteGroup]:
-        c, prompts, editor = self._container, self._container.exact_prompts, self.preset_editor
-        providers, conversations = c.settings.providers, c.conversations
+        container, editor = self._container, self.preset_editor
+        resolver, providers = container.resolver, container.settings.providers
         operation = self._create_operation_page(probes)
-        memories = MemoryPage(c.memories, c.audit_log)
-        local_ids = {name for name, one in providers.items() if isinstance(one, LlamaCppSettings)}
+        memories = MemoryPage(container.memories, container.audit_log)
+        local_names = {name for name, one in providers.items() if isinstance(one, LlamaCppSettings)}
         return [
-            HomePage(c.usage_totals, operation, self._read_setup_state, c.clock),
+            HomePage(container.usage_totals, operation, self._read_setup_state, container.clock),
             PlaygroundPages(
-                c.web_channels,
-                HistoryCopies(c.database, conversations),
-                c.resolver,
-                c.clock,
+                container.web_channels,
+                HistoryCopies(container.database, container.conversations),
+                resolver,
+                container.clock,
                 PromptPreview(
-                    c.prompt_sources,
-                    c.resolver,
-                    conversations,
-                    c.spending,
-                    c.clock,
-                    c.history_router.preview_route,
+                    container.prompt_sources,
+                    resolver,
+                    container.conversations,
+                    container.spending,
+                    container.clock,
+                    container.history_router.preview_route,
                 ).preview,
                 to_incoming_message,
-                *(c.answer_log, editor.picture_path, COMMANDS, platforms_to_imitate()),
+                *(container.answer_log, editor.picture_path, COMMANDS, platforms_to_imitate()),
             ),
             AnswerPages(
-                c.answer_log,
-                prompts,
-                c.backends,
-                c.preset_versions,
+                container.answer_log,
+                container.exact_prompts,
+                container.backends,
+                container.preset_versions,
                 providers,
-                c.resolver.presets,
-                c.preset_drafts,
+                resolver.presets,
+                container.preset_drafts,
                 self.replay.replay,
-                *(c.message_notes, c.clock),
+                *(container.message_notes, container.clock),
             ),
             PresetPages(
                 editor,
                 self._draft_previews,
-                PresetImports(editor, lambda preset: preset.provider in local_ids),
+                PresetImports(editor, lambda preset: preset.provider in local_names),
                 self._operator_requests.send,
                 *(list(providers), self._count_preset_uses, memories),
             ),
-            ChannelsPage(self._state, c.resolver.default.name),
+            ChannelsPage(self._state, resolver.default.name),
             ChannelPage(
-                c.answer_log,
+                container.answer_log,
                 self._state,
-                c.resolver,
-                c.history_scopes,
-                c.budgets,
-                c.spending.channel_caps,
-                c.web_channels,
-                c.receive,
+                resolver,
+                container.history_scopes,
+                container.budgets,
+                container.spending.channel_caps,
+                container.web_channels,
+                container.receive,
                 self._list_chat_patterns(),
-                *(c.audit_log, c.rate_limits, c.clock),
+                *(container.audit_log, container.rate_limits, container.clock),
             ),
             memories,
             operation,
-            SetupPage(self.setup_steps, c.audit_log, prompts.mask),
-            PolicyPage(lambda: describe_policy(c.settings, c.resolver.presets.values())),
+            SetupPage(self.setup_steps, container.audit_log, container.exact_prompts.mask),
+            PolicyPage(lambda: describe_policy(container.settings, resolver.presets.values())),
         ]
 
     async def _count_preset_uses(self) -> Mapping[str, int]:
         settings = await self._state.chat_settings()
-        chosen_names = (set(one.value.splitlines()) for one in settings if one.key == "preset")
-        return Counter(name.partition("\t")[0] for names in chosen_names for name in names)
+        chosen_presets = (set(one.value.splitlines()) for one in settings if one.key == "preset")
+        return Counter(name.partition("\t")[0] for names in chosen_presets for name in names)
 
     def _read_names_and_pictures(self) -> Mapping[str, tuple[str, str]]:
         return {
@@ -177,17 +179,17 @@ class ConsoleContainer:
 
     @cached_property
     def preset_editor(self) -> PresetEditor:
-        c = self._container
+        container = self._container
         return PresetEditor(
-            c.resolver,
-            c.preset_versions,
-            c.preset_drafts,
-            c.audit_log,
-            c.clock,
-            partial(find_preset_problems, settings=c.settings),
-            partial(open_presets_folder, c.settings.presets_dir),
-            c.published_presets.prepare,
-            c.published_presets.announce,
+            container.resolver,
+            container.preset_versions,
+            container.preset_drafts,
+            container.audit_log,
+            container.clock,
+            partial(find_preset_problems, settings=container.settings),
+            partial(open_presets_folder, container.settings.presets_dir),
+            container.published_presets.prepare,
+            container.published_presets.announce,
         )
 
     @cached_property
@@ -196,28 +198,28 @@ class ConsoleContainer:
 
     @cached_property
     def _draft_composer(self) -> DraftComposer:
-        c = self._container
-        return DraftComposer(c.prompt_sources, c.resolver, c.conversations)
+        container = self._container
+        return DraftComposer(container.prompt_sources, container.resolver, container.conversations)
 
     def _create_operation_page(self, probes: Mapping[str, Probe]) -> OperationPage:
-        c = self._container
+        container = self._container
         return OperationPage(
             probes,
             self._state,
             self._provider_rows,
-            c.backends,
-            c.provider_slots.waiting_count,
-            c.rate_limits,
+            container.backends,
+            container.provider_slots.waiting_count,
+            container.rate_limits,
             RECENT_EVENTS,
-            c.nodes,
-            c.pauses,
-            c.dead_letters,
-            c.message_notes,
-            c.owner,
-            partial(find_trial_preset, c.resolver.presets),
+            container.nodes,
+            container.pauses,
+            container.dead_letters,
+            container.message_notes,
+            container.owner,
+            partial(find_trial_preset, container.resolver.presets),
             partial(try_preset, self._operator_requests),
-            c.exact_prompts.mask,
-            c.clock,
+            container.exact_prompts.mask,
+            container.clock,
         )
 
     @property
@@ -241,8 +243,14 @@ class ConsoleContainer:
 
     @cached_property
     def _operator_requests(self) -> OperatorRequests:
-        c = self._container
-        return OperatorRequests(c.backends, c.spending, c.provider_slots, c.usage_log, c.clock)
+        container = self._container
+        return OperatorRequests(
+            container.backends,
+            container.spending,
+            container.provider_slots,
+            container.usage_log,
+            container.clock,
+        )
 
 
 def make_console(
@@ -253,16 +261,16 @@ def make_console(
     clock: Clock,
     pages: Sequence[RouteGroup],
     home_path: str | None = None,
-    names: DisplayNames | None = None,
+    display_names: DisplayNames | None = None,
 ) -> Console:
-    """Return a console with these pages; after login, it shows `home` or the first page."""
+    """Return a console with these pages; after login, it shows `home_path` or the first page."""
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
     audit, events = AuditLog(database, clock), EventLog(database, clock)
     groups = [*pages, AccessPage(tokens, audit, events)]
     home_path = home_path or next(item.path for group in groups for item in group.navigation)
     session_pages = SessionPages(logins, gate.session_cookie, settings.is_https, home_path)
-    return Console(gate, [*groups, session_pages, ApiDescription(groups)], names)
+    return Console(gate, [*groups, session_pages, ApiDescription(groups)], display_names)
 
 
 def choose_first_page(settings: Settings) -> str | None:

@@ -63,7 +63,7 @@ from bot.storage.tables import metadata
 from bot.turn.limits.rate_limits import LimitSettings
 from bot.value_class import value_class
 
-ROW_MARK = "troupe-drill"
+ROW_TAG = "troupe-drill"
 """Part of every id, name and text of the drill, so that its rows can be found and deleted."""
 EXPECTED_PLACES = (
     *("turn.text", "inbox.payload", "outbox.text", "receipt.content", "receipt.preset"),
@@ -71,16 +71,16 @@ EXPECTED_PLACES = (
     *("summary.text", "memory.text", "file slots", "memory"),
 )
 """Where the person's data must be found before the deletion."""
-_PERSON, _WORDS = Person(f"drill:{ROW_MARK}-person", f"{ROW_MARK}-name"), f"{ROW_MARK}-words"
+_PERSON, _WORDS = Person(f"drill:{ROW_TAG}-person", f"{ROW_TAG}-name"), f"{ROW_TAG}-words"
 _REFUSED_WORDS = f"{_WORDS} that the platform refuses"
 _TRACE_TEXTS = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
-_DM_CHAT, _GROUP_CHAT = Address("drill", f"{ROW_MARK}-chat"), Address("drill", f"{ROW_MARK}-group")
-_OTHER_CHAT = Address("drill", f"{ROW_MARK}-chat", bot_id=ROW_MARK)  # its messages stay unanswered
+_DM_CHAT, _GROUP_CHAT = Address("drill", f"{ROW_TAG}-chat"), Address("drill", f"{ROW_TAG}-group")
+_OTHER_CHAT = Address("drill", f"{ROW_TAG}-chat", bot_id=ROW_TAG)  # its messages stay unanswered
 _DRILL_SPEC = PlatformSpec(kind=DRILL_PLATFORM, factory="")
 _RUN_OPTIONS = RunOptions(has_port=False, answers_messages=False)
 _DRILL_PRESETS = (
-    {"name": ROW_MARK, "provider": "echo", "model": "echo", "context": "all"},
-    {"name": f"{ROW_MARK}-local", "provider": "local", "model": "default"},
+    {"name": ROW_TAG, "provider": "echo", "model": "echo", "context": "all"},
+    {"name": f"{ROW_TAG}-local", "provider": "local", "model": "default"},
 )
 _FORGET_TIMEOUT_SECONDS = 60.0
 _POLL_SECONDS = 1.0
@@ -89,8 +89,8 @@ _SKIPPED_TYPES = (type, ModuleType, FunctionType, BuiltinFunctionType, Coroutine
 
 class _DrillSurface(PrintingSurface):
     def __init__(self) -> None:
-        super().__init__(ROW_MARK)
-        self.newest = ("", "")
+        super().__init__(ROW_TAG)
+        self.newest_message = ("", "")
         """The id of the newest message, and the data of its first button."""
 
     @override
@@ -101,7 +101,7 @@ class _DrillSurface(PrintingSurface):
     async def send(self, message: OutgoingMessage) -> str:
         if _REFUSED_WORDS in message.content.text:
             raise Refused("refused by the deletion drill")
-        self.newest = message.nonce, next((one.data for one in message.content.buttons), "")
+        self.newest_message = message.nonce, next((one.data for one in message.content.buttons), "")
         return message.nonce
 
     @override
@@ -132,7 +132,7 @@ class DrillResult:
     counts_before: Mapping[str, int]
     counts_after: Mapping[str, int]
     """The counts after the deletion."""
-    retained_ids: Mapping[str, int]
+    retained_id_counts: Mapping[str, int]
     """The counts of ids that are kept on purpose."""
 
 
@@ -165,7 +165,7 @@ def _make_drill_settings(settings: Settings, folder: Path) -> Settings:
         "database_url": SecretStr(settings.sqlalchemy_url),
         "data_dir": folder,
         "presets_dir": presets_dir,
-        "default_preset": ROW_MARK,
+        "default_preset": ROW_TAG,
         "providers": {"echo": EchoSettings(), "local": LlamaCppSettings()},
         "mcp_servers": {},
         "admins": frozenset({_PERSON.id}),
@@ -180,11 +180,11 @@ def _make_drill_settings(settings: Settings, folder: Path) -> Settings:
 class _Drill:
     container: Container
     redis: Any
-    """The Redis client; None: Redis is not configured."""
+    """The Redis client; None if Redis is not configured."""
     surface: _DrillSurface = field(default_factory=_DrillSurface)
     newest_ids: dict[str, Sequence[int]] = field(default_factory=dict)
     """For each table, the key of the newest row from before the drill."""
-    keys: Iterator[str] = field(default_factory=lambda: (f"{ROW_MARK}:{one}" for one in count(1)))
+    keys: Iterator[str] = field(default_factory=lambda: (f"{ROW_TAG}:{one}" for one in count(1)))
     """The keys of the next events."""
 
     async def run(self) -> DrillResult:
@@ -209,9 +209,9 @@ class _Drill:
             await self._request_deletion()
             deadline = clock.monotonic() + _FORGET_TIMEOUT_SECONDS
             while True:
-                after, retained_ids = await self._count_traces()
+                after, retained_id_counts = await self._count_traces()
                 if not after or clock.monotonic() >= deadline:
-                    return DrillResult(before, after, retained_ids)
+                    return DrillResult(before, after, retained_id_counts)
                 await clock.sleep(_POLL_SECONDS)
         finally:
             await cancel_and_wait(tasks)
@@ -223,15 +223,15 @@ class _Drill:
         lines = (f"/me I am {_WORDS}", "/settings me server", f"/character add {card}")
         for line in (*lines, f"/character use {name}", f"Hello {_WORDS}"):
             await self._receive_event(self._create_message(line))
-        answer_id, _ = self.surface.newest
+        answer_id, _ = self.surface.newest_message
         arguments = (_DM_CHAT, next(self.keys), answer_id, _PERSON, Reaction.GOOD, _now(), scopes)
         await self._receive_event(ReactionChange(*arguments, is_private=True))
-        for line, wake in (
+        for line, wake_reason in (
             (_REFUSED_WORDS, WakeReason.MENTION),
             (f"To others: {_WORDS}", None),
             ("/settings overhear on", WakeReason.COMMAND),
         ):
-            await self._receive_event(self._create_message(line, _GROUP_CHAT, wake))
+            await self._receive_event(self._create_message(line, _GROUP_CHAT, wake_reason))
         # Describing decisions stores the pending ones first.
         await self.container.decisions.describe_recent(_GROUP_CHAT.channel)
 
@@ -248,7 +248,7 @@ class _Drill:
         await memories.add(replace(memory, text=f"I am {_WORDS}", is_derived=False))
         slot_store = SlotStore(slots_folder, "model", clock, max_bytes=1, max_age_seconds=1)
         slot_store.load_saved_slots()
-        (slots_folder / slot_store.state_file_name(SlotOwner(key, ROW_MARK))).write_text(_WORDS)
+        (slots_folder / slot_store.state_file_name(SlotOwner(key, ROW_TAG))).write_text(_WORDS)
         await self.container.inbox.receive([self._create_message(_WORDS, _OTHER_CHAT)], {})
         values = {"of": _OTHER_CHAT.conversation, "newer_than": 0, "most": 1}
         [[number, *_]] = await self.container.database.fetch(SQL["following_messages"], **values)
@@ -256,16 +256,16 @@ class _Drill:
 
     async def _request_deletion(self) -> None:
         await self._receive_event(self._create_message("/forget me"))
-        message_id, data = self.surface.newest
+        message_id, data = self.surface.newest_message
         arguments = (_DM_CHAT, next(self.keys), message_id, _PERSON, data, _now(), (_DM_CHAT.lane,))
         await self._receive_event(ButtonPress(*arguments, is_private=True))
 
     def _create_message(
-        self, text: str, address: Address = _DM_CHAT, wake: WakeReason | None = WakeReason.DM
+        self, text: str, address: Address = _DM_CHAT, wake_reason: WakeReason | None = WakeReason.DM
     ) -> IncomingMessage:
         key, is_private = next(self.keys), address is not _GROUP_CHAT
-        scopes = (address.lane,) if is_private else (address.lane, f"drill:guild:{ROW_MARK}")
-        message_arguments = (address, key, key, _PERSON, text, _now(), wake, scopes)
+        scopes = (address.lane,) if is_private else (address.lane, f"drill:guild:{ROW_TAG}")
+        message_arguments = (address, key, key, _PERSON, text, _now(), wake_reason, scopes)
         return IncomingMessage(*message_arguments, author_is_admin=True, is_private=is_private)
 
     async def _receive_event(self, event: Incoming) -> None:
@@ -274,14 +274,14 @@ class _Drill:
 
     async def _count_traces(self) -> tuple[Counter[str], Counter[str]]:
         """Count the person's traces, and separately the ids kept on purpose, by location."""
-        traces, kept_ids = Counter[str](_find_traces_in_memory(self.container)), Counter[str]()
+        traces, id_counts = Counter[str](_find_traces_in_memory(self.container)), Counter[str]()
         async for place, text in self._read_stored_texts():
             for needle in _find_person_traces(text):
-                (kept_ids if needle == "id" and place in KEPT_IDS else traces)[place] += 1
-        return traces, kept_ids
+                (id_counts if needle == "id" and place in KEPT_IDS else traces)[place] += 1
+        return traces, id_counts
 
     async def _read_stored_texts(self) -> AsyncIterator[tuple[str, str]]:
-        """Yield all texts that the drill may have stored, with their places."""
+        """Yield all texts that the drill may have stored, with their locations."""
         for table in metadata.sorted_tables:
             last_key: Sequence[Any] | None = self.newest_ids.get(table.name)
             while rows := await read_page(self.container.database, table, last_key):
@@ -313,7 +313,7 @@ class _Drill:
         """Delete all data that the drill stored."""
         await self.container.database.write(_delete_rows)
         await self.container.database.truncate_log()
-        for key in await self._list_redis_keys(f"*{ROW_MARK}*"):
+        for key in await self._list_redis_keys(f"*{ROW_TAG}*"):
             await self.redis.delete(key)
 
     async def _list_redis_keys(self, pattern: str) -> list[bytes]:
@@ -325,12 +325,12 @@ def _delete_rows(connection: Connection) -> None:
         encryptable = encryptable_columns(table)
         texts = [one for one in table.c if isinstance(one.type, Text) and one not in encryptable]
         if texts:
-            connection.execute(delete(table).where(or_(*(one.contains(ROW_MARK) for one in texts))))
+            connection.execute(delete(table).where(or_(*(one.contains(ROW_TAG) for one in texts))))
 
 
 def _find_person_traces(text: str) -> list[str]:
     text = text.casefold()
-    return [name for name, one in _TRACE_TEXTS.items() if one in text] if ROW_MARK in text else []
+    return [name for name, one in _TRACE_TEXTS.items() if one in text] if ROW_TAG in text else []
 
 
 def _find_traces_in_memory(container: Container) -> Iterator[str]:

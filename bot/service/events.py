@@ -69,11 +69,13 @@ class EventSender:
         event_time = datetime.fromtimestamp(row.at, UTC)
         body = msgspec.json.encode({"type": row.kind, "timestamp": event_time, "data": row.data})
         event_id = f"{await self.events.installation_id()}-{row.kind}-{row.position:.17g}"
-        stamp = str(int(self.clock.now()))
-        digest = hmac.digest(self.settings.key, f"{event_id}.{stamp}.".encode() + body, "sha256")
+        timestamp = str(int(self.clock.now()))
+        digest = hmac.digest(
+            self.settings.key, f"{event_id}.{timestamp}.".encode() + body, "sha256"
+        )
         headers = {
             "webhook-id": event_id,
-            "webhook-timestamp": stamp,
+            "webhook-timestamp": timestamp,
             "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
         }
         deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_SECONDS

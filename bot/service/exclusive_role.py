@@ -32,17 +32,17 @@ class ExclusiveRole:
     name: str
     leases: SqlRoleLeases
     clock: Clock
-    may_take: Callable[[], bool] = lambda: True
+    may_take_lease: Callable[[], bool] = lambda: True
     """Returns whether this process should try to take the lease."""
-    metric_role: str | None = None
-    """The name in metrics, which several roles may share; None: `name`."""
+    metric_name: str | None = None
+    """The name in metrics, which several roles may share; if None, `name` is used."""
     is_standby: bool = field(default=False, init=False)
     """Whether another process is doing the work."""
     is_held: bool = field(default=False, init=False)
     """Whether this process is doing the work."""
 
     def __post_init__(self) -> None:
-        self._held_count = HELD_ROLES.labels(self.metric_role or self.name)
+        self._held_gauge = HELD_ROLES.labels(self.metric_name or self.name)
         self._held_until = 0.0  # of the monotonic clock
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -55,14 +55,14 @@ class ExclusiveRole:
                         return
                 finally:
                     self.is_held = False
-                    self._held_count.dec()
+                    self._held_gauge.dec()
         finally:
             self.is_standby = self.is_held = False
             with contextlib.suppress(StoreError):  # the lease will expire
                 await self.leases.release(self.name)
 
     async def _wait_for_lease(self) -> None:
-        while not (is_taken := self.may_take() and await self._take_lease()):
+        while not (is_taken := self.may_take_lease() and await self._take_lease()):
             if is_taken is not None and not self.is_standby:
                 self.is_standby = True
                 _log.info("standing_by", role=self.name)
@@ -70,7 +70,7 @@ class ExclusiveRole:
         if self.is_standby:
             _log.info("role_taken_over", role=self.name)
         self.is_standby, self.is_held = False, True
-        self._held_count.inc()
+        self._held_gauge.inc()
 
     async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do the work; return False if the lease was lost before the work ended."""
@@ -142,7 +142,7 @@ class ShardReceiver:
         self.name, self.check = self.platform.name, self.platform.check
         self._roles: dict[str, ExclusiveRole] = {}
         self._shard_share = 0
-        self._member_prefix = f"shards of {self.source} at "
+        self._member_lease_prefix = f"shards of {self.source} at "
 
     @property
     def connection_error(self) -> str | None:
@@ -153,7 +153,7 @@ class ShardReceiver:
 
     async def run(self, intake: Intake) -> None:
         shards = await self.platform.shards()
-        member_lease = f"{self._member_prefix}{self.owner}"
+        member_lease = f"{self._member_lease_prefix}{self.owner}"
         shard_tasks: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
@@ -169,8 +169,8 @@ class ShardReceiver:
                     )
                 finally:
                     await cancel_and_wait([pause_task])
-                for job in ended_tasks - {pause_task}:
-                    await job  # raises the error that ended it
+                for task in ended_tasks - {pause_task}:
+                    await task  # raises the error that ended it
                     return
         finally:
             await cancel_and_wait(shard_tasks.values())
@@ -179,10 +179,10 @@ class ShardReceiver:
                 await self.leases.release(member_lease)
 
     async def _compute_share(self, member_lease: str, shard_count: int) -> int:
-        """Return how many shards this process should receive; repeat the last number on errors."""
+        """Return how many shards this process should receive; on errors, the previous number."""
         try:
             await self.leases.take(member_lease, _MEMBER_LEASE_SECONDS)
-            members = await self.leases.held_roles(self._member_prefix)
+            members = await self.leases.held_roles(self._member_lease_prefix)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
             return self._shard_share
@@ -195,13 +195,13 @@ class ShardReceiver:
             await cancel_and_wait([shard_tasks.pop(shard)])
 
     async def _run_shard(self, shard: str, intake: Intake) -> None:
-        def may_take() -> bool:
-            other_holds = (role.is_held for name, role in self._roles.items() if name != shard)
-            return sum(other_holds) < self._shard_share
+        def may_take_lease() -> bool:
+            others_held = (role.is_held for name, role in self._roles.items() if name != shard)
+            return sum(others_held) < self._shard_share
 
-        receiver_role = f"receive {self.source}"
+        role_name = f"receive {self.source}"
         role = self._roles[shard] = ExclusiveRole(
-            f"{receiver_role} {shard}", self.leases, self.clock, may_take, metric_role=receiver_role
+            f"{role_name} {shard}", self.leases, self.clock, may_take_lease, metric_name=role_name
         )
         try:
             await role.run(lambda: self.platform.run_shard(shard, intake))

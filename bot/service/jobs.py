@@ -109,15 +109,15 @@ async def measure_loop_lag(clock: Clock) -> None:
 async def log_outages(check: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
     """Log when parts fail and work again; `check` returns each part's state, "ok" or a problem."""
     outage_starts: dict[str, float] = {}
-    proven_parts: set[str] = set()
+    connected_parts: set[str] = set()
     for count in itertools.count(1):
         for part, state in (await check()).items():
             if state == "ok":
-                proven_parts.add(part)
+                connected_parts.add(part)
                 if part in outage_starts:
                     seconds = round(clock.monotonic() - outage_starts.pop(part), 1)
                     _log.info("outage_ended", part=part, seconds=seconds)
-            elif part not in outage_starts and (part in proven_parts or count >= _SILENT_CHECKS):
+            elif part not in outage_starts and (part in connected_parts or count >= _SILENT_CHECKS):
                 outage_starts[part] = clock.monotonic()
                 _log.warning("outage_began", part=part, reason=state)
         await clock.sleep(_SECONDS_BETWEEN_CHECKS)

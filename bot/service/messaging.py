@@ -53,7 +53,7 @@ from bot.turn.signals import CONVERSATIONS_TOPIC, StopRequests
 
 _MAX_SCOPE_AGE_SECONDS = 3.0  # only Redis signals changes by other processes
 _SECONDS_BETWEEN_CLEANUPS = 60.0
-_LANE_QUEUE = "lanes"
+_LANE_QUEUE_NAME = "lanes"
 _MAX_CONCURRENT_LANES = 4000  # concurrently in one process
 _MAX_EXTRA_LANES = 32  # beyond the limit, for responses to native commands
 _EDIT_FORM_TEXTS = translatable("Edit a message"), translatable("New text")
@@ -273,16 +273,16 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def supervisor(self) -> PlatformSupervisor:
-        companions = [spec.kind for spec in self.specs if spec.is_companion]
+        companion_names = [spec.kind for spec in self.specs if spec.is_companion]
         return PlatformSupervisor(
-            self.receivers.values(), self._intake, self.clock, self.announce, companions
+            self.receivers.values(), self._intake, self.clock, self.announce, companion_names
         )
 
     @cached_property
     def _intake(self) -> InboxIntake:
         return InboxIntake(
-            *(self.inbox, self._wake, self._announce_urgent, self.history_router),
-            self.restored_messages.filter_received,
+            *(self.inbox, self._wake_conversations, self._announce_urgent, self.history_router),
+            self.restore_filter.filter_received,
             self.history_scopes.find_opted_out,
             self.chat_settings,
         )
@@ -296,10 +296,10 @@ class MessagingContainer(StorageContainer, ABC):
 
     async def receive(self, events: Sequence[Incoming]) -> None:
         """Store events that this process created itself."""
-        intake = InboxIntake(self.inbox, self._wake, router=self.history_router)
+        intake = InboxIntake(self.inbox, self._wake_conversations, router=self.history_router)
         await intake.receive(events, {})
 
-    def _wake(self, keys: Sequence[str]) -> None:
+    def _wake_conversations(self, keys: Sequence[str]) -> None:
         """Signal to all processes that conversations have unanswered messages."""
         self.signals.publish(CONVERSATIONS_TOPIC, keys)
 
@@ -324,7 +324,7 @@ class MessagingContainer(StorageContainer, ABC):
     def lane_pool(self) -> KeyedWorkerPool[OutboxRow]:
         """The pool that sends queued messages; a lane is the queue of one channel."""
         return KeyedWorkerPool(
-            _LANE_QUEUE,
+            _LANE_QUEUE_NAME,
             signals=self.signals,
             find_ready_keys=lambda limit: self.outbox.due_lanes(limit, self.platforms.keys()),
             claim=self._sender.claim,
@@ -356,11 +356,11 @@ class MessagingContainer(StorageContainer, ABC):
     @cached_property
     def _delivery(self) -> Delivery:
         if Role.SENDER in self.options.roles:
-            lanes = self.lane_pool
-            return LaneDelivery(self._sender.sent_rows, lanes.wake, lanes.start)
+            lane_pool = self.lane_pool
+            return LaneDelivery(self._sender.sent_rows, lane_pool.wake, lane_pool.start)
         sent_rows = SentRows(self.outbox)
         self.signals.subscribe(SENT_ROWS_TOPIC, sent_rows.record_announced_rows)
-        return LaneDelivery(sent_rows, partial(wake_keys, self.signals, _LANE_QUEUE))
+        return LaneDelivery(sent_rows, partial(wake_keys, self.signals, _LANE_QUEUE_NAME))
 
     @cached_property
     def replies(self) -> LiveReplies:

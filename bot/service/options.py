@@ -43,9 +43,9 @@ class RunOptions:
     """Whether to process messages. If not, this process runs beside a service to send operators'
     prompts: it neither locks the data directory nor prepares models."""
     preset: str | None = None
-    """The preset that answers in this run, in a separate chat; None: the default."""
+    """The preset that answers in this run, in a separate chat; None for the default preset."""
     model: str | None = None
-    """The model for all presets in this run, "model" or "provider/model"; None: no change."""
+    """The model for all presets in this run, "model" or "provider/model"; None for no change."""
     roles: frozenset[Role] = ALL_ROLES
     """The roles of this process."""
 

@@ -15,8 +15,8 @@ from bot.runtime.tasks import cancel_and_wait
 from bot.service.exclusive_role import ExclusiveReceiver, ShardReceiver
 
 _log = structlog.get_logger(__name__)
-_MIN_PAUSE_SECONDS = 1.0
-_MAX_PAUSE_SECONDS = 30.0
+_MIN_RESTART_PAUSE_SECONDS = 1.0
+_MAX_RESTART_PAUSE_SECONDS = 30.0
 _MIN_STABLE_SECONDS = 60.0  # after such a long run, the pause is short again
 _POLL_SECONDS = 0.5  # until the platform is connected
 
@@ -34,7 +34,7 @@ class PlatformSupervisor:
     clock: Clock
     announce: Callable[[str], None]
     """Shows the operator that a platform is connected."""
-    companions: Collection[str] = ()
+    companion_names: Collection[str] = ()
     """Names of platforms that do not keep the service running after all others have ended."""
     _problems: dict[str, str] = field(default_factory=dict, init=False)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
@@ -53,7 +53,7 @@ class PlatformSupervisor:
         stop_task = asyncio.create_task(stop_event.wait())
         tasks = {one.name: asyncio.create_task(self._keep_running(one)) for one in self.platforms}
         self._tasks = set(tasks.values())
-        required_tasks = {task for name, task in tasks.items() if name not in self.companions}
+        required_tasks = {task for name, task in tasks.items() if name not in self.companion_names}
         required_tasks = required_tasks or set(self._tasks)  # only companions are left
         try:
             while (required_tasks or not self.platforms) and not stop_event.is_set():
@@ -70,7 +70,7 @@ class PlatformSupervisor:
         await cancel_and_wait(self._tasks)
 
     async def _keep_running(self, platform: Receiver) -> None:
-        pause_seconds = _MIN_PAUSE_SECONDS
+        pause_seconds = _MIN_RESTART_PAUSE_SECONDS
         was_connected = False
         while True:
             started_at = self.clock.monotonic()
@@ -102,9 +102,9 @@ class PlatformSupervisor:
             if is_fatal:
                 return  # other platforms continue; /readyz shows the problem
             if self.clock.monotonic() - started_at >= _MIN_STABLE_SECONDS:
-                pause_seconds = _MIN_PAUSE_SECONDS  # this failure does not belong to a series
+                pause_seconds = _MIN_RESTART_PAUSE_SECONDS  # this failure is not part of a series
             await self.clock.sleep(pause_seconds + random.uniform(0, 1))  # noqa: S311
-            pause_seconds = min(pause_seconds * 2, _MAX_PAUSE_SECONDS)
+            pause_seconds = min(pause_seconds * 2, _MAX_RESTART_PAUSE_SECONDS)
             self._problems.pop(platform.name, None)
 
     async def _announce_platform(self, platform: Receiver) -> None:

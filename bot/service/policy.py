@@ -20,10 +20,10 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
     recipients = ", ".join(
         f"{name} (on the bot's machine)" if is_local else name for name, is_local in places.items()
     )
-    kept_seconds = {"inbox": INBOX_SECONDS, "outbox": OUTBOX_SECONDS, "usage": USAGE_SECONDS}
-    kept_days = {name: each / 86_400 for name, each in kept_seconds.items()}
-    kept_days |= {"forgotten": FORGOTTEN_SECONDS / 86_400, "receipts": settings.kept_receipt_days}
-    spans = {name: f"{each:g} days" for name, each in kept_days.items()}
+    retention_seconds = {"inbox": INBOX_SECONDS, "outbox": OUTBOX_SECONDS, "usage": USAGE_SECONDS}
+    days = {name: each / 86_400 for name, each in retention_seconds.items()}
+    days |= {"forgotten": FORGOTTEN_SECONDS / 86_400, "receipts": settings.kept_receipt_days}
+    spans = {name: f"{each:g} days" for name, each in days.items()}
     history = settings.history_days
     spans["history"] = "until /forget" if history is None else f"{history:g} days, or until /forget"
     database = "SQLite" if settings.sqlalchemy_url.startswith("sqlite") else "PostgreSQL"
@@ -52,12 +52,12 @@ def list_recipients(
     """
     names = dict.fromkeys(name for preset in presets for name, _ in used_models(preset))
     names |= dict.fromkeys(helper for name in names for helper in find_helpers(name))
-    parties = {name: isinstance(settings.providers.get(name), ModelFileSettings) for name in names}
-    parties |= {name: False for preset in presets for name in preset.mcp_servers}
+    is_local = {name: isinstance(settings.providers.get(name), ModelFileSettings) for name in names}
+    is_local |= {name: False for preset in presets for name in preset.mcp_servers}
     uses_embeddings = any(one.character or one.memory for one in presets)
     if settings.embedding.base_url is not None and uses_embeddings:
-        parties[str(settings.embedding.base_url)] = False
-    return parties
+        is_local[str(settings.embedding.base_url)] = False
+    return is_local
 
 
 def _describe_encryption(kind: DataKind, settings: Settings) -> str:

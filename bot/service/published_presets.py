@@ -35,13 +35,13 @@ class PublishedPresets:
         self._resolver = resources.resolver
         self._file_contents = _export_presets(resources.folder.presets)
         """The last known contents of the presets folder, by preset name."""
-        self._file_stamps = resources.read_file_stamps
+        self._file_stamps = resources.file_stamps
         self._last_known_names: Mapping[Path, str] = resources.folder.names
         """The preset name of each file, including files that are now broken."""
         self._reported_problems: Mapping[str, str] = dict(self._resolver.disabled)
         """The problems that were already logged, by preset name."""
-        self._seen_marks: Mapping[str, str] | None = None
-        """The rows of the last poll; None: no poll yet."""
+        self._last_polled_rows: Mapping[str, str] | None = None
+        """The rows of the last poll; None before the first poll."""
 
     async def announce(self, names: Sequence[str]) -> None:
         """Announce new versions of presets to all processes; raises `StoreError`."""
@@ -53,7 +53,7 @@ class PublishedPresets:
         await self._publish_names(names)
 
     async def _publish_names(self, names: Sequence[str]) -> None:
-        """Store a mark of each changed preset, which the other processes poll."""
+        """Store a new random value for each changed preset; other processes poll these values."""
         rows = {f"{_CURSOR_PREFIX}{name}": secrets.token_hex(4) for name in names}
         await self._container.inbox.receive((), rows)
 
@@ -64,12 +64,12 @@ class PublishedPresets:
     async def poll(self) -> None:
         """Load the presets that were published since the last poll."""
         rows = await self._container.inbox.cursors(_CURSOR_PREFIX)
-        marks = self._seen_marks or {}
-        names = [key.removeprefix(_CURSOR_PREFIX) for key in rows if rows[key] != marks.get(key)]
-        if self._seen_marks is None:  # one may have been published while this process started
+        old_rows = self._last_polled_rows or {}
+        names = [key.removeprefix(_CURSOR_PREFIX) for key in rows if rows[key] != old_rows.get(key)]
+        if self._last_polled_rows is None:  # one may have been published while this process started
             names = [name for name in names if name in self._resolver.presets]
         await self.reload(names)
-        self._seen_marks = rows
+        self._last_polled_rows = rows
 
     async def reload(self, names: Sequence[str]) -> None:
         """Load the newest versions of presets; if one is invalid, keep the version in use."""

@@ -94,8 +94,8 @@ async def open_story_retriever(
     stories: Stories = import_extra("bot.storage.stories", "a preset with stories").SqlStories(
         database
     )
-    indexing = index_stories(stories_by_character, embedder, stories, SystemClock())
-    indexing_task = asyncio.create_task(indexing)
+    indexing_coroutine = index_stories(stories_by_character, embedder, stories, SystemClock())
+    indexing_task = asyncio.create_task(indexing_coroutine)
     try:
         yield StoryRetriever(embedder, stories, stories_by_character).retrieve
     finally:
@@ -145,7 +145,7 @@ class Resources:
     """Rate limits shared by all processes; None if each process counts separately."""
     folder: PresetsInFolder = field(default_factory=PresetsInFolder)
     """The content of the presets folder, as read at startup."""
-    read_file_stamps: FileStamps = field(default_factory=dict)
+    file_stamps: FileStamps = field(default_factory=dict)
     """Stamps of the presets folder's files, taken before reading them, to detect changes."""
 
 
@@ -177,10 +177,10 @@ async def open_resources(
         versions = await PresetVersions(database, SystemClock()).save(
             [preset_version(preset) for preset in folder_presets.presets.values()]
         )
-        default = settings.default_preset
+        default_name = settings.default_preset
         if options.preset is not None:
-            default = find_preset(presets, options.preset, disabled_presets).name
-        resolver = PresetResolver(presets, default, chat_settings, versions, disabled_presets)
+            default_name = find_preset(presets, options.preset, disabled_presets).name
+        resolver = PresetResolver(presets, default_name, chat_settings, versions, disabled_presets)
         models_context = _open_models(
             settings, presets, folder_presets.stories, database, resolver.default, progress, options
         )
@@ -207,9 +207,9 @@ def _select_usable_presets(
     provider_roles = options.roles & {Role.WORKER, Role.CONSOLE}
     refusals = find_refused_presets(presets.values(), settings) if provider_roles else {}
     disabled = {**files.disabled, **refusals}
-    default = options.preset or settings.default_preset
+    default_name = options.preset or settings.default_preset
     for name, reason in disabled.items():
-        if preset_id(name) != preset_id(default):  # if it is disabled, fail later
+        if preset_id(name) != preset_id(default_name):  # if it is disabled, fail later
             progress(f"the preset {name} is disabled: {reason}")
     return {name: one for name, one in presets.items() if name not in refusals}, disabled
 
@@ -338,12 +338,12 @@ async def add_stored_keys(settings: Settings) -> Settings:
             stored_keys = await ProviderKeys(database, SystemClock()).list_all()
     providers = dict(settings.providers)
     for name, provider in keyed_providers.items():
-        tokens = [one.token for one in stored_keys if one.provider == name]
-        keys = [SecretStr(cipher.decrypt(name, token)) for token in tokens]
-        if not keys:
+        encrypted_keys = [one.token for one in stored_keys if one.provider == name]
+        api_keys = [SecretStr(cipher.decrypt(name, token)) for token in encrypted_keys]
+        if not api_keys:
             raise SettingsError(
                 f"provider {name!r} has no stored key; run `troupe keys add {name}`, or unset"
                 f" TROUPE_PROVIDERS__{name.upper()}__STORED_KEYS"
             )
-        providers[name] = provider.model_copy(update={"api_keys": (*provider.api_keys, *keys)})
+        providers[name] = provider.model_copy(update={"api_keys": (*provider.api_keys, *api_keys)})
     return settings.model_copy(update={"providers": providers})

@@ -56,9 +56,9 @@ class Service:
                 jobs_to_run.append(self._presets.watch)
             job_tasks = [asyncio.ensure_future(job()) for job in jobs_to_run]
             try:
-                ended_jobs, _ = await asyncio.wait(job_tasks, return_when=asyncio.FIRST_COMPLETED)
-                for job in ended_jobs:
-                    await job  # raises the error of a failed job
+                ended_tasks, _ = await asyncio.wait(job_tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in ended_tasks:
+                    await task  # raises the error of a failed job
             finally:
                 await self._drain()
                 await container.supervisor.close()
@@ -179,7 +179,7 @@ async def open_service(
 async def open_replay(
     settings: Settings, progress: Callable[[str], None]
 ) -> AsyncIterator[PromptReplay]:
-    """Open a replay of stored answers, even beside a service; raises like `open_resources`."""
+    """Open a replay of stored answers, even while a service runs; raises like `open_resources`."""
     options = RunOptions(has_port=False, answers_messages=False)
     async with open_resources(settings, (), progress, options) as resources:
         container = Container(settings, resources, (), progress, options)

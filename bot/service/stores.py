@@ -75,9 +75,9 @@ class StorageContainer:
         self.chat_settings = resources.chat_settings
         self.personas = UserPersonas(self.chat_settings)
         self.rate_limits = resources.rate_limits or InProcessRateLimits(clock)
-        self.notices = NoticeLimiter(self.rate_limits)
+        self.notice_limiter = NoticeLimiter(self.rate_limits)
         self.arrivals = ArrivalSignals(self.signals)
-        self.restored_messages = RestoreFilter(lambda: read_restore(database, clock.now()))
+        self.restore_filter = RestoreFilter(lambda: read_restore(database, clock.now()))
         self._waiting_calls = WaitingCalls(clock)
 
         self.answer_log = AnswerLog(database)
@@ -211,7 +211,7 @@ class StorageContainer:
     def spending(self) -> Spending:
         rules = _make_budget_rules(self.settings.budgets, self.resolver)
         providers = self.settings.providers
-        return Spending(providers, self.clock, self.budgets, self.notices, rules)
+        return Spending(providers, self.clock, self.budgets, self.notice_limiter, rules)
 
 
 def _choose_lease_owner(settings: Settings, dir_use: DataDirUse) -> str:

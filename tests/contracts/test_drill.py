@@ -6,7 +6,7 @@ import pytest
 
 from bot.errors import StoreError
 from bot.service import drill
-from bot.service.drill import EXPECTED_PLACES, ROW_MARK, run_drill
+from bot.service.drill import EXPECTED_PLACES, ROW_TAG, run_drill
 from bot.settings import Settings
 from bot.storage.data_kinds import DATA_KINDS, KEPT_IDS, PERSON_DELETIONS
 from bot.storage.redis_windows import RedisWindows
@@ -57,7 +57,7 @@ async def rows_of_drills(settings: Settings) -> list[str]:
             table.name
             for table in metadata.sorted_tables
             for row in await store.rows(table.select())
-            if ROW_MARK in str(row)
+            if ROW_TAG in str(row)
         ]
 
 
@@ -71,7 +71,7 @@ def test_every_table_has_a_data_kind_and_the_drill_covers_every_deletion() -> No
 async def test_person_is_forgotten_on_sqlite(settings: Settings) -> None:
     result = await run_drill(settings)
     assert result.counts_after == {}
-    assert set(result.retained_ids) == {"receipt.person", "audit.who", "choice.chosen_by"}
+    assert set(result.retained_id_counts) == {"receipt.person", "audit.who", "choice.chosen_by"}
     assert await rows_of_drills(settings) == []
 
 
@@ -90,7 +90,7 @@ async def test_person_is_forgotten_on_postgresql_with_redis(
         result = await run_drill(settings)
         assert result.counts_before["redis window"]
         assert result.counts_after == {}
-        assert set(result.retained_ids) <= set(KEPT_IDS)
+        assert set(result.retained_id_counts) <= set(KEPT_IDS)
         leave_out("turn.text", monkeypatch)
         assert "turn.text" in (await run_drill(settings)).counts_after
         monkeypatch.undo()

@@ -233,7 +233,7 @@ async def test_metrics_show_which_roles_are_held(clock: FakeClock) -> None:
         await asyncio.Event().wait()
 
     shards = [
-        ExclusiveRole(f"receive test {number}", leases.of("one"), clock, metric_role="receive test")
+        ExclusiveRole(f"receive test {number}", leases.of("one"), clock, metric_name="receive test")
         for number in range(2)
     ]
     assert held("receive test") == 0
