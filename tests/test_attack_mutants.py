@@ -135,7 +135,7 @@ def test_mutated_text_forges_neither_names_nor_lines(name: str, text: str) -> No
     mutants("markup", "discord_mentions"),
     st.sampled_from([Limits(2000, "characters", 1, 5), Limits(60, "utf16", 1, 5)]),
 )
-def test_mutated_text_is_split_into_legal_messages(text: str, limits: Limits) -> None:
+def test_mutated_text_is_split_into_valid_messages(text: str, limits: Limits) -> None:
     for part in split(text, limits):
         units = len(part) if limits.unit == "characters" else len(_utf16(part)) // 2
         assert units <= limits.max_units

@@ -88,7 +88,7 @@ def test_model_servers_on_this_machine_need_no_settings() -> None:
     assert (ollama.base_url, ollama.context_tokens) == ("http://127.0.0.1:11434/v1", 4096)
 
 
-def test_empty_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_variables_count_as_unset(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("REDIS_URL", "DATABASE_URL", "DISCORD__TOKEN", "CONSOLE__PORT", "PRESETS_DIR"):
         monkeypatch.setenv(f"TROUPE_{name}", "")
     settings = read_settings()
@@ -143,7 +143,7 @@ def test_names_are_sent_to_openai_only_by_default(monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_provider_local_defaults_to_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_provider_defaults_to_llama_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__LOCAL__PARALLEL", "4")
     local = read_settings().providers["local"]
     assert local == LlamaCppSettings(parallel=4)
