@@ -127,7 +127,7 @@ class Platform(Protocol):
 class ShardedPlatform(Platform, Protocol):
     """A platform that receives on several connections, in one process or in several."""
 
-    async def shards(self) -> Sequence[str]:
+    async def list_shards(self) -> Sequence[str]:
         """Return the names of the connections; raises `PlatformError` if they are unknown."""
 
     async def run_shard(self, shard: str, intake: Intake) -> None:
@@ -156,10 +156,10 @@ class HistoryReader(Protocol):
 class PrivateChats(Protocol):
     """A platform on which the bot can message people privately."""
 
-    async def private_chat(self, person: str) -> Address:
+    async def find_private_chat(self, person_id: str) -> Address:
         """Return the private chat with a person; raises `Refused` or another `PlatformError`."""
 
-    async def private_chat_instructions(self, person: str) -> Text:
+    async def private_chat_instructions(self, person_id: str) -> Text:
         """Return instructions for a person to open a private chat; raises `PlatformError`."""
 
 
@@ -189,7 +189,7 @@ class WebhookReceiver(Protocol):
     webhook_path: str | None
     """The path of the webhook's URL, or None if this platform polls its servers instead."""
 
-    def admits_call(self, headers: Mapping[str, str]) -> bool:
+    def is_authentic_call(self, headers: Mapping[str, str]) -> bool:
         """Return whether the headers prove that the platform sent a webhook call."""
 
     async def receive_call(self, body: bytes, intake: Intake) -> bool:

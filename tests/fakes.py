@@ -198,14 +198,14 @@ class FakePrivateChats(PrivateChats):
         self._refuses = refuses
 
     @override
-    async def private_chat(self, person: str) -> Address:
+    async def find_private_chat(self, person_id: str) -> Address:
         if self._refuses:
             raise Refused("nobody")
-        platform, _, number = person.partition(":")
+        platform, _, number = person_id.partition(":")
         return Address(platform, f"dm-{number}")
 
     @override
-    async def private_chat_instructions(self, person: str) -> Text:
+    async def private_chat_instructions(self, person_id: str) -> Text:
         return translatable("Open a chat with me.")
 
 

@@ -231,7 +231,7 @@ class _WebhookEndpoint:
     async def handle_call(self, request: web.Request) -> web.Response:
         if (request.content_length or 0) > _MAX_CALL_BYTES:
             return web.Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        if not self.receiver.admits_call(_drop_repeated_headers(request.headers)):
+        if not self.receiver.is_authentic_call(_drop_repeated_headers(request.headers)):
             return web.Response(status=HTTPStatus.UNAUTHORIZED)
         try:
             async with asyncio.timeout(self.body_seconds):

@@ -271,7 +271,7 @@ class Sender:
         private_chats = self.private_chats[row.address.source]
         if not private.group:
             try:
-                address = await private_chats.private_chat(private.person)
+                address = await private_chats.find_private_chat(private.person)
             except Refused as error:
                 reason = str(error)
             else:

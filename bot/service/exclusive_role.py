@@ -152,7 +152,7 @@ class ShardReceiver:
         return None if is_standby else self.platform.connection_error
 
     async def run(self, intake: Intake) -> None:
-        shards = await self.platform.shards()
+        shards = await self.platform.list_shards()
         member_lease = f"{self._member_lease_prefix}{self.owner}"
         shard_tasks: dict[str, asyncio.Task[None]] = {}
         try:

@@ -77,7 +77,7 @@ class SilentPrivateChats(FakePrivateChats):
     requests = 0
 
     @override
-    async def private_chat_instructions(self, person: str) -> Text:
+    async def private_chat_instructions(self, person_id: str) -> Text:
         self.requests += 1
         raise Refused("unauthorized")
 

@@ -165,7 +165,7 @@ class FakeShards(FakePlatform, ShardedPlatform):
         self.shown: set[str] = set()
 
     @override
-    async def shards(self) -> Sequence[str]:
+    async def list_shards(self) -> Sequence[str]:
         return [f"{number}/4" for number in range(4)]
 
     @override

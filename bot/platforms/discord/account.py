@@ -61,7 +61,7 @@ class DiscordAccount(AccountSetup):
 
     @override
     async def inspect(self) -> BotAccount:
-        bot_user = await self._rest.bot_user()
+        bot_user = await self._rest.read_bot_user()
         application = decode_response(await self._rest.call(_READ_APPLICATION), dict[str, Any])
         query = {
             "client_id": application["id"],

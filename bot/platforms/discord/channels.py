@@ -108,7 +108,7 @@ class ChannelWebhooks:
             return None
         is_thread = channel_info.type in _THREAD_CHANNEL_TYPES
         parent_id = channel_info.parent_id if is_thread and channel_info.parent_id else channel_id
-        bot_id = (await self._rest.bot_user()).id
+        bot_id = (await self._rest.read_bot_user()).id
         webhooks = decode_response(await self._rest.call(_LIST_WEBHOOKS, parent_id), list[_Webhook])
         own_webhooks = [
             one

@@ -27,7 +27,7 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 2.0
 _MAX_IDENTIFY_DELAY_SECONDS = 5.0  # Discord asks for 1 to 5 s before the next IDENTIFY
-_MAX_RECONNECT_SECONDS = 60.0
+_MAX_RECONNECT_DELAY_SECONDS = 60.0
 _NORMAL_CLOSE_CODE = 1000
 _GUILD_EVENTS = frozenset(
     {
@@ -92,7 +92,7 @@ class ShardClient(DiscordClient):
                 if session is not None:  # the server at its resume URL may be down
                     session = GatewaySession(session.id, session.sequence, "")
                 failure_count += 1
-                max_delay_seconds = min(2.0**failure_count, _MAX_RECONNECT_SECONDS)
+                max_delay_seconds = min(2.0**failure_count, _MAX_RECONNECT_DELAY_SECONDS)
                 await self._clock.sleep(random.uniform(0, max_delay_seconds))  # noqa: S311
 
     @override

@@ -94,13 +94,13 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     async def run(self, intake: Intake) -> None:
         try:
             async with asyncio.TaskGroup() as tasks:
-                for shard in await self.shards():
+                for shard in await self.list_shards():
                     tasks.create_task(self.run_shard(shard, intake))
         except ExceptionGroup as error:
             raise _first_error_in_group(error) from error
 
     @override
-    async def shards(self) -> Sequence[str]:
+    async def list_shards(self) -> Sequence[str]:
         shard_count = self._settings.shards
         if shard_count is None:
             gateway_info = await self._retry_until_token_accepted(
@@ -140,7 +140,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     @override
     async def check(self) -> str:
-        return (await self._rest.bot_user()).full_name
+        return (await self._rest.read_bot_user()).full_name
 
     @override
     async def close(self) -> None:
@@ -201,7 +201,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     ) -> IncomingMessage | None:
         """Convert a message's JSON, which was read from the same channel as `neighbor`."""
         guild = {} if neighbor.is_private else {"guild_id": self._find_guild_id(neighbor) or "0"}
-        message = self._parser.parse_message({**data, **guild})
+        message = self._message_parser.parse_message({**data, **guild})
         if message is None:
             return None
         convert = functools.partial(to_incoming_message, allows_bots=allows_bots)
@@ -210,21 +210,21 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         return incoming and replace(incoming, scopes=neighbor.scopes)
 
     async def _bot_object(self) -> discord.Object:
-        return discord.Object((await self._rest.bot_user()).id)
+        return discord.Object((await self._rest.read_bot_user()).id)
 
     @functools.cached_property
-    def _parser(self) -> DiscordClient:
+    def _message_parser(self) -> DiscordClient:
         """A client that never connects but parses messages; creating one takes milliseconds."""
         return DiscordClient(self._rest, discord.Intents(guilds=True), Shard())
 
     @override
-    async def private_chat(self, person: str) -> Address:
-        body = {"recipient_id": person.removeprefix("discord:")}
+    async def find_private_chat(self, person_id: str) -> Address:
+        body = {"recipient_id": person_id.removeprefix("discord:")}
         chat = decode_response(await self._rest.call(_OPEN_PRIVATE_CHAT, body=body), ObjectWithId)
         return Address("discord", chat.id, bot_id=self._context.bot_id)
 
     @override
-    async def private_chat_instructions(self, person: str) -> Text:
+    async def private_chat_instructions(self, person_id: str) -> Text:
         return _PRIVATE_CHAT_INSTRUCTIONS
 
     @override

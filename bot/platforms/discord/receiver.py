@@ -175,16 +175,16 @@ class MessageReceiver:
         self, channel_id: int, after_id: int, pending_channels: dict[int, int]
     ) -> None:
         """Store a channel's messages after an id; remove the channel from `pending_channels`."""
-        has_more = True
+        has_more_pages = True
         async with self._read_slots:
-            while has_more:
+            while has_more_pages:
                 page = await self._read_page(channel_id, after_id)
                 messages = (self._gateway.parse_message(each) for each in page)
                 events = [self._gateway.convert_message(each) for each in messages if each]
                 missed_messages = [one for one in events if one is not None]
                 await self._store_events(missed_messages, self._oldest_answerable_time())
                 after_id = max((int(each["id"]) for each in page), default=after_id)
-                has_more = len(page) == _PAGE_SIZE
+                has_more_pages = len(page) == _PAGE_SIZE
         del pending_channels[channel_id]
 
     async def _read_page(self, channel_id: int, after_id: int) -> Sequence[dict[str, Any]]:
@@ -214,7 +214,7 @@ class MessageReceiver:
         }
         channels = sorted(unread_channels.items(), key=lambda item: item[1], reverse=True)
         min_id = time_snowflake(now - _MAX_ANSWERABLE_AGE)
-        return [(channel, max(cursor, min_id)) for channel, cursor in channels[:_MAX_CHANNELS]]
+        return [(channel, max(after_id, min_id)) for channel, after_id in channels[:_MAX_CHANNELS]]
 
     def _readable_channels(self) -> Iterator[GuildChannel]:
         read_permissions = discord.Permissions(read_messages=True, read_message_history=True)

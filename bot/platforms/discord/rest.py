@@ -265,7 +265,7 @@ class RestClient:
                 raise
             return await self._send_with_retries(request, newer_token)
 
-    async def bot_user(self) -> "BotUser":
+    async def read_bot_user(self) -> "BotUser":
         """Return the user account of the bot; raises `PlatformError`."""
         if self._user is None:
             self._user = decode_response(await self.call(_GET_BOT_USER), BotUser)

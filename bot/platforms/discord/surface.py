@@ -246,15 +246,15 @@ class DiscordSurface(Surface, BucketSurface):
         return await self._find_in_channel(message, search.after, search.known_ids)
 
     async def _find_in_channel(
-        self, message: OutgoingMessage, after: str | None, known_ids: Set[str]
+        self, message: OutgoingMessage, after_id: str | None, known_ids: Set[str]
     ) -> str | None:
-        newest_id = after
+        newest_id = after_id
         for _ in range(_MAX_PAGES):
             query = {"limit": str(_PAGE_SIZE)} | ({"after": newest_id} if newest_id else {})
             response = await self._rest.call(_SEARCH_MESSAGES, message.address.chat, query=query)
             page = decode_response(response, list[_FoundMessage])[::-1]
             await self._find_webhook(message.address, message.content.face)
-            sender_ids = {(await self._rest.bot_user()).id, *self._webhooks.ids}
+            sender_ids = {(await self._rest.read_bot_user()).id, *self._webhooks.ids}
             for candidate in page:
                 is_new = candidate.id not in known_ids
                 if is_new and _is_same_message(candidate, message, sender_ids):

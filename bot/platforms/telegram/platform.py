@@ -167,7 +167,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             raise errors.Unreachable(reason) from None
 
     @override
-    def admits_call(self, headers: Mapping[str, str]) -> bool:
+    def is_authentic_call(self, headers: Mapping[str, str]) -> bool:
         """Return whether a call has the secret; compare bytes, because it may not be ASCII."""
         sent_secret = headers.get(_SECRET_HEADER, "").encode(errors="surrogateescape")
         _, secret = self._read_token_and_secret()
@@ -300,8 +300,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return await self._api.download(item.source, max_bytes)
 
     @override
-    async def private_chat(self, person: str) -> Address:
-        number = person.removeprefix("telegram:")
+    async def find_private_chat(self, person_id: str) -> Address:
+        number = person_id.removeprefix("telegram:")
         if not number.isdecimal():  # negative: the id of a chat as which someone writes
             raise errors.Refused(
                 "this message was sent in the name of a group or channel, so its author is unknown"
@@ -309,11 +309,11 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         return Address("telegram", number, bot_id=self._context.bot_id)
 
     @override
-    async def private_chat_instructions(self, person: str) -> Text:
+    async def private_chat_instructions(self, person_id: str) -> Text:
         if self._bot is None:
             self._bot = await self._api.call(GetMe())
         chat_link = f"t.me/{self._bot.username}"
-        if not person.removeprefix("telegram:").isdecimal():
+        if not person_id.removeprefix("telegram:").isdecimal():
             return translatable(
                 "My reply is for you alone. Write under your own name, open a chat with me"
                 " ({link}), then ask again.",

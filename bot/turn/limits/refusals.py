@@ -77,7 +77,7 @@ class OperatorNotices:
         for person in self._operators_to_notify(incoming):
             try:
                 async with asyncio.timeout(_SEND_TIMEOUT_SECONDS):
-                    address = await self.private_chats[source].private_chat(person)
+                    address = await self.private_chats[source].find_private_chat(person)
                     nonce = secrets.token_hex(12)
                     message = OutgoingMessage(address, MessageContent(text), nonce)
                     await self.surfaces[source].send(message)

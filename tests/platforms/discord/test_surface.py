@@ -225,7 +225,7 @@ async def test_rate_limit_error_contains_the_scope_and_wait(
 
 async def test_private_chat_is_opened_after_a_short_rate_limit(chat: Chat) -> None:
     chat.wire.fault("POST", "/users/@me/channels", retry_after=0.3)
-    address = await chat.platform.private_chat(f"discord:{chat.alice.id}")
+    address = await chat.platform.find_private_chat(f"discord:{chat.alice.id}")
     await chat.surface.send(OutgoingMessage(address, MessageContent("for you"), nonce="n1"))
     private = chat.wire.messages(chat.wire.b.get_dm_channel(chat.alice.id).id)
     assert [one["content"] for one in private] == ["for you"]

@@ -381,11 +381,11 @@ async def test_draft_in_a_private_chat_is_not_a_message(rig: Rig) -> None:
 
 async def test_private_chat_has_the_id_of_its_person(rig: Rig, surface: Surface) -> None:
     bot = rig.bot()
-    sent = await send(surface, "for you", await bot.private_chat(f"telegram:{ALICE}"))
+    sent = await send(surface, "for you", await bot.find_private_chat(f"telegram:{ALICE}"))
     assert rig.telegram.msgs[ALICE][int(sent)]["text"] == "for you"
     rig.telegram.blocked.add(BOB)
     with pytest.raises(Refused):
-        await send(surface, "for you", await bot.private_chat(f"telegram:{BOB}"))
+        await send(surface, "for you", await bot.find_private_chat(f"telegram:{BOB}"))
     await bot.close()
 
 

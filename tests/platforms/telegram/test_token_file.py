@@ -63,11 +63,11 @@ async def test_replaced_webhook_secret_is_required(rig: Rig, file: Path) -> None
     write(file, _SECRET)
     async with rig.running(**webhook(webhook_secret_file=file)) as bot:
         await rig.telegram.wait(lambda: rig.telegram.wh)
-        assert bot.admits_call({_HEADER: _SECRET})
+        assert bot.is_authentic_call({_HEADER: _SECRET})
         write(file, f"{_NEW_SECRET}\n")
         await rig.telegram.wait(lambda: len(rig.calls("setWebhook")) > 1)
-        assert bot.admits_call({_HEADER: _NEW_SECRET})
-        assert not bot.admits_call({_HEADER: _SECRET})
+        assert bot.is_authentic_call({_HEADER: _NEW_SECRET})
+        assert not bot.is_authentic_call({_HEADER: _SECRET})
     told = [one["secret_token"] for one in rig.calls("setWebhook")]
     assert (told[0], told[-1]) == (_SECRET, _NEW_SECRET)
 
@@ -80,10 +80,10 @@ async def test_webhook_secret_file_without_exactly_one_valid_secret_changes_noth
     bot = rig.bot(**webhook(webhook_secret_file=file))
     with capture_logs() as logs:
         write(file, text)
-        await wait_until(lambda: bot.admits_call({_HEADER: _SECRET}) and bool(logs))
+        await wait_until(lambda: bot.is_authentic_call({_HEADER: _SECRET}) and bool(logs))
     assert logs[0]["event"] == "webhook_secret_invalid"
-    assert bot.admits_call({_HEADER: _SECRET})
-    assert not any(bot.admits_call({_HEADER: one}) for one in text.split())
+    assert bot.is_authentic_call({_HEADER: _SECRET})
+    assert not any(bot.is_authentic_call({_HEADER: one}) for one in text.split())
     await bot.close()
     with pytest.raises(ValidationError, match="webhook secret"):
         rig.bot(**webhook(webhook_secret_file=file))
@@ -95,10 +95,10 @@ async def test_standby_process_accepts_calls_with_the_new_secret(rig: Rig, file:
     before, after = (
         TelegramSettings(token=SecretStr(one)).webhook_token for one in (rig.telegram.token, _NEW)
     )
-    assert bot.admits_call({_HEADER: before})
+    assert bot.is_authentic_call({_HEADER: before})
     write(file, _NEW)
-    await wait_until(lambda: bot.admits_call({_HEADER: after}))
-    assert not bot.admits_call({_HEADER: before})
+    await wait_until(lambda: bot.is_authentic_call({_HEADER: after}))
+    assert not bot.is_authentic_call({_HEADER: before})
     await bot.close()
 
 
