@@ -91,8 +91,8 @@ def _split_names(name_list: str) -> list[str]:
 def _describe_unknown(name: str, known_names: Sequence[str], problem: str = "is not one of") -> str:
     closest_names = difflib.get_close_matches(name, known_names, n=1)
     hint = f"; did you mean {str(closest_names[0])!r}?" if closest_names else ""
-    known_text = ", ".join(sorted(known_names)) or "none"
-    return f"{name!r} {problem}: {known_text}{hint}"
+    known_names_text = ", ".join(sorted(known_names)) or "none"
+    return f"{name!r} {problem}: {known_names_text}{hint}"
 
 
 def replace_model(

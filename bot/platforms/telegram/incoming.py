@@ -384,23 +384,23 @@ def _is_admin_in_chat(chat: types.Chat) -> bool | None:
 
 
 def _to_quote(message: types.Message, bot: types.User) -> Quote | None:
-    original = message.reply_to_message
+    replied_message = message.reply_to_message
     # Every message in a topic "replies" to the service message that opened the topic.
-    if original is not None and original.forum_topic_created is not None:
-        original = None
+    if replied_message is not None and replied_message.forum_topic_created is not None:
+        replied_message = None
     text_quote = message.quote
     quoted_text = insert_link_urls(text_quote.text, text_quote.entities) if text_quote else None
-    if original is None:  # it may be a quote from another chat
+    if replied_message is None:  # it may be a quote from another chat
         origin = message.external_reply.origin if message.external_reply else None
         return None if quoted_text is None else Quote(_original_author(origin), None, quoted_text)
-    user = original.from_user
-    author = _to_person(original) or (_account_to_person(user) if user else None)
-    original_author = _original_author(original.forward_origin)
+    user = replied_message.from_user
+    author = _to_person(replied_message) or (_account_to_person(user) if user else None)
+    original_author = _original_author(replied_message.forward_origin)
     return Quote(
         author,
-        str(original.message_id),
-        message_text(original) if quoted_text is None else quoted_text,
-        message_attachments(original),
+        str(replied_message.message_id),
+        message_text(replied_message) if quoted_text is None else quoted_text,
+        message_attachments(replied_message),
         is_ours=user is not None and user.id == bot.id,
         forwarded_from=original_author.id if original_author else "",
     )
