@@ -1,4 +1,4 @@
-"""Find grapheme clusters, which readers see as single characters, and visible characters."""
+"""Find visible characters, and grapheme clusters, which readers see as single characters."""
 
 import unicodedata
 from collections.abc import Set
@@ -17,10 +17,10 @@ def is_visible(text: str) -> bool:
     if text[:1].isalnum() and text.isascii():
         return True
     return any(
-        unicodedata.category(letter) not in _INVISIBLE_CATEGORIES
-        and letter not in _FILLER_CHARACTERS
-        and not "\ufe00" <= letter <= "\ufe0f"  # variation selectors
-        for letter in text
+        unicodedata.category(character) not in _INVISIBLE_CATEGORIES
+        and character not in _FILLER_CHARACTERS
+        and not "\ufe00" <= character <= "\ufe0f"  # variation selectors
+        for character in text
     )
 
 

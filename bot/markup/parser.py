@@ -16,7 +16,7 @@ from bot.texts.caches import text_cache
 _SPOILER_MARK = "||"
 # `$5 and $10` is money; a formula contains TeX, and no spaces next to the dollar signs.
 _DOLLAR_FORMULA = re.compile(r"\$(?P<tex>(?!\s)[^$\n]+?(?<![\s\\]))\$(?![\d$])")
-_LOOKS_LIKE_TEX = re.compile(r"[\\^_={}+*/<>|]|\A[A-Za-z]\Z|\A[A-Za-z]\(")
+_TEX_SYNTAX = re.compile(r"[\\^_={}+*/<>|]|\A[A-Za-z]\Z|\A[A-Za-z]\(")
 _BACKSLASH_FORMULA = re.compile(r"\\\((?P<tex>.+?)\\\)|\\\[(?P<display>.+?)\\\]", re.DOTALL)
 _DOUBLE_DOLLAR_FORMULA = re.compile(r"\$\$(?P<tex>[^$]+?)\$\$", re.DOTALL)
 _CLOSING_MARKS_BY_OPENING = {"$$": "$$", "\\[": "\\]"}
@@ -33,7 +33,7 @@ def find_formula(text: str, position: int, end: int) -> tuple[str, int] | None:
         if match is None:
             continue
         tex = next(group for group in match.groups() if group is not None)
-        if pattern is not _DOLLAR_FORMULA or _LOOKS_LIKE_TEX.search(tex):
+        if pattern is not _DOLLAR_FORMULA or _TEX_SYNTAX.search(tex):
             return tex, match.end()
     return None
 
@@ -71,11 +71,11 @@ def _parse_spoiler(state: StateInline, silent: bool) -> bool:
 
 def _parse_math_block(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
     r"""Parse lines from `$$` to `$$` or from `\[` to `\]`, or to the end if the block is open."""
-    begin = state.bMarks[start_line] + state.tShift[start_line]
-    closing_mark = _CLOSING_MARKS_BY_OPENING.get(state.src[begin : begin + 2])
+    block_start = state.bMarks[start_line] + state.tShift[start_line]
+    closing_mark = _CLOSING_MARKS_BY_OPENING.get(state.src[block_start : block_start + 2])
     if closing_mark is None:
         return False
-    line_text = state.src[begin + 2 : state.eMarks[start_line]].rstrip()
+    line_text = state.src[block_start + 2 : state.eMarks[start_line]].rstrip()
     if closing_mark in line_text and not line_text.endswith(closing_mark):
         return False  # a formula inside a sentence
     if silent:
@@ -87,7 +87,7 @@ def _parse_math_block(state: StateBlock, start_line: int, end_line: int, silent:
         lines.append(line_text.removesuffix(closing_mark))
     state.line = line_number + 1
     token = state.push("math_block", "", 0)
-    token.content = "\n".join(one for one in lines if one.strip())
+    token.content = "\n".join(line for line in lines if line.strip())
     token.map = [start_line, state.line]
     return True
 

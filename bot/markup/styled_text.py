@@ -101,7 +101,7 @@ class _TextWriter:
         self._lines = lines  # of the Markdown source
         self._keep_links = keep_links
         self._pieces: list[str] = []
-        self._length = 0
+        self._text_length = 0
         self._open_spans: list[_OpenSpan] = []
         self._spans: list[StyledSpan] = []
         self._lists: list[_OpenList] = []
@@ -117,17 +117,17 @@ class _TextWriter:
         if not is_visible(full_text.strip()):
             return None
         code_block_starts = {
-            one.start
-            for one in self._spans
-            if one.style is Style.CODE_BLOCK and full_text[one.start : one.end].strip()
+            span.start
+            for span in self._spans
+            if span.style is Style.CODE_BLOCK and full_text[span.start : span.end].strip()
         }
-        begin = _skip_whitespace(full_text, 0, len(full_text), code_block_starts)
-        text = full_text[begin:].rstrip()
-        end = begin + len(text)
-        spans = [_trim_span(one, full_text, begin, end, code_block_starts) for one in self._spans]
+        start = _skip_whitespace(full_text, 0, len(full_text), code_block_starts)
+        text = full_text[start:].rstrip()
+        end = start + len(text)
+        spans = [_trim_span(one, full_text, start, end, code_block_starts) for one in self._spans]
         # Spans are added when they end, so an outer span follows its inner spans.
-        visible_spans = [one for one in reversed(spans) if one is not None]
-        visible_spans.sort(key=lambda one: (one.start, -one.end))
+        visible_spans = [span for span in reversed(spans) if span is not None]
+        visible_spans.sort(key=lambda span: (span.start, -span.end))
         return StyledText(text, tuple(visible_spans))
 
     def write_block(self, token: Token) -> None:
@@ -143,8 +143,8 @@ class _TextWriter:
             case "inline" if self._rows is not None:
                 self._rows[-1].append(_cell_text(token))
             case "inline":
-                for at, child in enumerate(token.children or []):
-                    self._write_inline(child, is_first=at == 0)
+                for index, child in enumerate(token.children or []):
+                    self._write_inline(child, is_first=index == 0)
             case _ if "list" in token.type:
                 self._write_list(token)
             case _ if self._rows is not None:
@@ -170,7 +170,7 @@ class _TextWriter:
     def _write_list(self, token: Token) -> None:
         match token.type:
             case "bullet_list_open":
-                depth = sum(one.bullet is not None for one in self._lists)
+                depth = sum(open_list.bullet is not None for open_list in self._lists)
                 self._lists.append(_OpenList(_BULLETS[min(depth, len(_BULLETS) - 1)]))
             case "ordered_list_open":
                 self._lists.append(_OpenList(None))
@@ -200,7 +200,7 @@ class _TextWriter:
     def _start_block(self, token: Token, *, has_text: bool = True) -> None:
         """Start a line (after a blank line if the source has one); write the list item's mark."""
         indentation = "  " * max(0, len(self._lists) - 1)
-        if self._length and not self._is_at_block_start():
+        if self._text_length and not self._is_at_block_start():
             line = token.map[0] if token.map else 0
             follows_blank = 0 < line <= len(self._lines) and not self._lines[line - 1].strip(" \t>")
             self._write("\n\n" if follows_blank else "\n")
@@ -214,7 +214,7 @@ class _TextWriter:
             self._write(f"{indentation}  ")
 
     def _is_at_block_start(self) -> bool:
-        return bool(self._open_spans) and self._open_spans[-1].start == self._length
+        return bool(self._open_spans) and self._open_spans[-1].start == self._text_length
 
     def _write_inline(self, token: Token, *, is_first: bool) -> None:
         match token.type:
@@ -245,10 +245,10 @@ class _TextWriter:
     def _end_link(self) -> None:
         """End the current link; if links are unsupported, write its URL after the text."""
         span = self._open_spans[-1]
-        text = "".join(self._pieces)[span.start : self._length]
+        text = "".join(self._pieces)[span.start : self._text_length]
         shows_url = text.strip() in {span.detail, span.detail.removeprefix("mailto:")}
         is_web_link = self._keep_links and _URL_PATTERN.fullmatch(span.detail) is not None
-        is_inside_link = any(one.style is Style.LINK for one in self._open_spans[:-1])
+        is_inside_link = any(outer.style is Style.LINK for outer in self._open_spans[:-1])
         if is_web_link and not shows_url and not is_inside_link and not _URL_LIKE_TEXT.match(text):
             self._end_span()
             return
@@ -258,34 +258,34 @@ class _TextWriter:
 
     def _write(self, text: str) -> None:
         self._pieces.append(text)
-        self._length += len(text)
+        self._text_length += len(text)
 
     def _start_span(self, style: Style, detail: str = "") -> None:
-        self._open_spans.append(_OpenSpan(style, self._length, detail))
+        self._open_spans.append(_OpenSpan(style, self._text_length, detail))
 
     def _end_span(self) -> None:
         """End the innermost span; drop the span if an outer one has the same style."""
         span = self._open_spans.pop()
-        outer_styles = {one.style for one in self._open_spans}
-        if span.start < self._length and span.style not in outer_styles:
-            self._spans.append(StyledSpan(span.style, span.start, self._length, span.detail))
+        outer_styles = {outer.style for outer in self._open_spans}
+        if span.start < self._text_length and span.style not in outer_styles:
+            self._spans.append(StyledSpan(span.style, span.start, self._text_length, span.detail))
 
     def _write_code(self, text: str, style: Style, detail: str = "") -> None:
         """Write code; split the bold, italic and struck-through spans around it."""
-        open_styles = {one.style for one in self._open_spans}
+        open_styles = {span.style for span in self._open_spans}
         if not open_styles.isdisjoint({Style.SPOILER, Style.LINK}):  # code splits these spans
             self._write(text)
             return
-        emphasis_spans = [one for one in self._open_spans if one.style in EMPHASIS_STYLES]
-        outermost_spans = {one.style: one for one in reversed(emphasis_spans)}
-        for one in outermost_spans.values():
-            if one.start < self._length:
-                self._spans.append(StyledSpan(one.style, one.start, self._length))
-        start = self._length
+        emphasis_spans = [span for span in self._open_spans if span.style in EMPHASIS_STYLES]
+        outermost_spans = {span.style: span for span in reversed(emphasis_spans)}
+        for span in outermost_spans.values():
+            if span.start < self._text_length:
+                self._spans.append(StyledSpan(span.style, span.start, self._text_length))
+        start = self._text_length
         self._write(text)
-        self._spans.append(StyledSpan(style, start, self._length, detail.strip()))
-        for one in emphasis_spans:
-            one.start = self._length
+        self._spans.append(StyledSpan(style, start, self._text_length, detail.strip()))
+        for span in emphasis_spans:
+            span.start = self._text_length
 
 
 def _skip_whitespace(text: str, start: int, stop: int, code_block_starts: Collection[int]) -> int:

@@ -89,11 +89,11 @@ class _TexConverter:
     def _convert_command(self, token: str, depth: int) -> str:
         name = token[1:].rstrip("*")
         if name in {"frac", "dfrac", "tfrac", "cfrac"}:
-            upper_argument = self._convert_argument(depth)
-            return f"{_parenthesize(upper_argument)}/{_parenthesize(self._convert_argument(depth))}"
+            first_argument = self._convert_argument(depth)
+            return f"{_parenthesize(first_argument)}/{_parenthesize(self._convert_argument(depth))}"
         if name == "binom":
-            upper_argument = self._convert_argument(depth)
-            return f"C({upper_argument}, {self._convert_argument(depth)})"
+            first_argument = self._convert_argument(depth)
+            return f"C({first_argument}, {self._convert_argument(depth)})"
         if name == "sqrt":
             degree = ""
             if self._tokens[self._position : self._position + 1] == ["["]:
@@ -113,7 +113,7 @@ class _TexConverter:
 
 
 def _convert_to_script(text: str, script_letters: Mapping[str, str], script_mark: str) -> str:
-    """Return a superscript or subscript in Unicode or, if impossible, `script_mark` and text."""
+    """Return text in superscript or subscript characters or, if there are none, after a mark."""
     if text and all(letter in script_letters for letter in text):
         return "".join(script_letters[letter] for letter in text)
     return f"{script_mark}{text}" if len(text) == 1 else f"{script_mark}({text})"
