@@ -52,7 +52,7 @@ JsonSyntaxError                                                     prompting/te
 LocatedPresetError                                                   prompting/lorebook/files.py
 ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http_client.py
 ChildFailed                                                         runtime/subprocesses.py
-Unconvertible                                                       media/attachment_reader.py
+ConversionFailed                                                    media/attachment_reader.py
 FetchFailed, FetchRefused                                           media/fetching.py
 ToolFailed                                                          tools.py
 """

@@ -1,4 +1,4 @@
-"""Import the code of a kind of backend to create it, check parameters, or prepare models."""
+"""Import a backend's code to create the backend, check parameters, or prepare models."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from bot.backends.spec import ProviderSettings
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.errors import BackendError, BackendUnavailable
 from bot.ports import Backend
-from bot.runtime.plugin_threads import PluginThread, wrap, wrap_for_plugin
+from bot.runtime.plugin_threads import PluginThread, wrap_for_plugin, wrap_plugin
 from bot.runtime.plugins import plugin_name
 from bot.templates.renderer import Renderer
 
@@ -35,14 +35,16 @@ def make_backend(
     def generate(_wrapper: object, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         return plugin_thread.stream(lambda: plugin_backend.generate(prompt), settings.idle_seconds)
 
-    wrapper: Backend = wrap(plugin_backend, Backend, plugin_thread, generate=generate)
+    wrapper: Backend = wrap_plugin(plugin_backend, Backend, plugin_thread, generate=generate)
     return wrapper
 
 
 def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
     """Return an error line for each preset parameter that the provider does not support."""
-    path = backend_spec(settings.kind).parameter_check
-    problems: list[str] = [] if path is None else resolve_name(path)(settings, parameters)
+    check_path = backend_spec(settings.kind).parameter_check
+    problems: list[str] = (
+        [] if check_path is None else resolve_name(check_path)(settings, parameters)
+    )
     return problems
 
 

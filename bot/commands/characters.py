@@ -17,7 +17,7 @@ from bot.commands.authority import AdminCheck
 from bot.commands.presets import Greetings, preset_line
 from bot.commands.request import CommandRequest, CommandResult, admin_command, command
 from bot.errors import PlatformError, PresetError, UserError
-from bot.media.attachment_reader import Download, Unconvertible, convert_in_child
+from bot.media.attachment_reader import ConversionFailed, Download, convert_in_child
 from bot.prompting.presets.fields import MAX_NAME_CHARS, preset_id
 from bot.prompting.presets.files import export_preset, parse_preset, validate_preset
 from bot.prompting.presets.preset import Preset
@@ -247,7 +247,7 @@ class CharacterHandlers:
         """Convert a character card to a preset in a child process; raises `UserError`."""
         try:
             result = msgspec.json.decode(await convert_in_child("card", card))
-        except Unconvertible:
+        except ConversionFailed:
             raise UserError(_DAMAGED_CARD_NOTICE) from None
         if "problem" in result:
             raise UserError(result["problem"][supported_language(message.locale)])

@@ -39,10 +39,10 @@ class GgufEmbedder(Embedder):
         """Check the model; raise `SettingsError` if it or llama.cpp cannot be used."""
         if find_spec("xllamacpp") is None:
             raise SettingsError(f"TROUPE_EMBEDDING__KIND=gguf needs {install_command('xllamacpp')}")
-        self._pooling = read_pooling_type(model) or _MEAN_POOLING_TYPE
+        self._pooling_type = read_pooling_type(model) or _MEAN_POOLING_TYPE
         self._model = model
         self._data_dir = data_dir
-        self._model_id = f"gguf:{model_fingerprint(model)}:{self._pooling}"
+        self._model_id = f"gguf:{model_fingerprint(model)}:{self._pooling_type}"
         self._server: UnixServer | None = None
         self._exit_stack = AsyncExitStack()
         self._start_lock = asyncio.Lock()
@@ -54,7 +54,7 @@ class GgufEmbedder(Embedder):
 
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
-        server = await self._start_once()
+        server = await self._start_server_once()
         inputs = [await self._tokenize(server, text) for text in texts]
         vectors: list[PackedVector] = []
         for batch in batched(inputs):
@@ -73,7 +73,7 @@ class GgufEmbedder(Embedder):
         self._server = None
         await self._exit_stack.aclose()
 
-    async def _start_once(self) -> UnixServer:
+    async def _start_server_once(self) -> UnixServer:
         try:
             async with self._start_lock:
                 if self._server is None:
@@ -88,7 +88,7 @@ class GgufEmbedder(Embedder):
     def _run_server(self) -> AbstractAsyncContextManager[UnixServer]:
         options = {
             "model": self._model,
-            "pooling": self._pooling,
+            "pooling": self._pooling_type,
             "context_tokens": MAX_TEXT_TOKENS,
             "threads": max(1, (os.cpu_count() or 1) // 2),  # leaves cores for a chat model
         }
@@ -105,7 +105,7 @@ class GgufEmbedder(Embedder):
         return ids if len(ids) <= MAX_TEXT_TOKENS else [*ids[: MAX_TEXT_TOKENS - 1], ids[-1]]
 
     async def _post(
-        self, server: UnixServer, path: str, body: Mapping[str, object], kind: type[R]
+        self, server: UnixServer, path: str, body: Mapping[str, object], response_type: type[R]
     ) -> R:
         child, client = server
         data = msgspec.json.encode(body)
@@ -113,7 +113,7 @@ class GgufEmbedder(Embedder):
         try:
             async with await client.request("POST", path, data, deadline) as response:
                 content = await response.read_all(deadline, _MAX_RESPONSE_BYTES)
-            return msgspec.json.decode(content, type=kind)
+            return msgspec.json.decode(content, type=response_type)
         except (TimeoutError, ConnectionFailed, msgspec.DecodeError) as error:
             reason = str(error) or type(error).__name__
             raise EmbeddingError(f"{child.name} did not answer {path} ({reason})") from error

@@ -30,8 +30,8 @@ class _OnnxModel:
     """An ONNX model with its tokenizer, loaded on first use; thread-safe."""
 
     def __init__(self, model_file: Path, tokenizer_file: Path, *, uses_mean_pooling: bool) -> None:
-        self._model = model_file
-        self._tokenizer = tokenizer_file
+        self._model_file = model_file
+        self._tokenizer_file = tokenizer_file
         self._uses_mean_pooling = uses_mean_pooling
         self._load_lock = threading.Lock()
         self._session_and_tokenizer: tuple[Any, Any] | None = None
@@ -42,17 +42,17 @@ class _OnnxModel:
         return self._compute_vector(*self._session_and_tokenizer, text)
 
     def _load_session(self) -> tuple[Any, Any]:
-        runtime, tokenizers = (import_module(name) for name in _REQUIRED_PACKAGES)
-        options = runtime.SessionOptions()
+        onnxruntime, tokenizers = (import_module(name) for name in _REQUIRED_PACKAGES)
+        options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         try:
-            session = runtime.InferenceSession(
-                str(self._model), options, providers=["CPUExecutionProvider"]
+            session = onnxruntime.InferenceSession(
+                str(self._model_file), options, providers=["CPUExecutionProvider"]
             )
-            tokenizer = tokenizers.Tokenizer.from_file(str(self._tokenizer))
+            tokenizer = tokenizers.Tokenizer.from_file(str(self._tokenizer_file))
         except Exception as error:  # neither package has a base class for its errors
             raise EmbeddingError(
-                f"{_PATH_SETTING}: {self._model} cannot be loaded: {error}"
+                f"{_PATH_SETTING}: {self._model_file} cannot be loaded: {error}"
             ) from error
         tokenizer.enable_truncation(MAX_TEXT_TOKENS)
         tokenizer.no_padding()
@@ -66,7 +66,7 @@ class _OnnxModel:
             "attention_mask": np.ones_like(token_row),
             "token_type_ids": np.zeros_like(token_row),
         }
-        input_names = {one.name for one in session.get_inputs()}
+        input_names = {model_input.name for model_input in session.get_inputs()}
         outputs = session.run(None, {name: inputs[name] for name in inputs.keys() & input_names})
         # The output of a model that does its own pooling has two dimensions.
         text_vector = next((one[0] for one in outputs if one.ndim < _TOKEN_VECTOR_DIMENSIONS), None)
@@ -93,13 +93,13 @@ def _find_nearby_file(model: Path, name: str) -> Path | None:
 
 
 def _uses_mean_pooling(model: Path) -> bool:
-    config = _find_nearby_file(model, "1_Pooling/config.json")
-    if config is None:
+    config_file = _find_nearby_file(model, "1_Pooling/config.json")
+    if config_file is None:
         return False
     try:
-        pooling_config = msgspec.json.decode(config.read_bytes(), type=dict[str, object])
+        pooling_config = msgspec.json.decode(config_file.read_bytes(), type=dict[str, object])
     except msgspec.DecodeError as error:
-        raise SettingsError(f"{_PATH_SETTING}: {config} cannot be read: {error}") from None
+        raise SettingsError(f"{_PATH_SETTING}: {config_file} cannot be read: {error}") from None
     return pooling_config.get("pooling_mode_mean_tokens") is True
 
 
@@ -107,10 +107,10 @@ def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
     """Create the embedder; raise `SettingsError` if a file or package is missing."""
     if settings.model_path is None:
         raise SettingsError(f"{_PATH_SETTING} is not set; set it to an .onnx file or its folder")
-    if missing := [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]:
+    if missing_packages := [name for name in _REQUIRED_PACKAGES if find_spec(name) is None]:
         raise SettingsError(
-            f"TROUPE_EMBEDDING__KIND=onnx needs {' and '.join(missing)}; "
-            f"`pip install {' '.join(missing)}`"
+            f"TROUPE_EMBEDDING__KIND=onnx needs {' and '.join(missing_packages)}; "
+            f"`pip install {' '.join(missing_packages)}`"
         )
     model_file = _find_model_file(settings.model_path.expanduser())
     tokenizer_file = _find_nearby_file(model_file, "tokenizer.json")

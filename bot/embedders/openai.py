@@ -67,7 +67,7 @@ class OpenAIEmbedder(Embedder):
         try:
             with translate_failures(self._endpoint, self._model):
                 body = await self._connection.send(
-                    lambda one: one.embed(self._model, batch, _TIMEOUT_SECONDS)
+                    lambda connection: connection.embed(self._model, batch, _TIMEOUT_SECONDS)
                 )
             return msgspec.json.decode(body, type=EmbeddingsResponse)
         except RequestFailed as error:

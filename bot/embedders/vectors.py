@@ -11,7 +11,7 @@ import msgspec
 from bot.errors import SettingsError
 
 MAX_TEXT_TOKENS = 400
-"""The maximum tokens per text: the limit of small models, which take 0.5 s for it on one core."""
+"""The maximum tokens per text: the limit of small models, which need 0.5 s for them on one core."""
 
 _BATCH_SIZE = 10  # DashScope's limit
 _MAX_CHARS = 20 * MAX_TEXT_TOKENS  # only white space has longer tokens
@@ -34,7 +34,7 @@ class EmbeddingsResponse(msgspec.Struct):
 
 
 def batched(inputs: list[T]) -> Iterator[list[T]]:
-    return (inputs[at : at + _BATCH_SIZE] for at in range(0, len(inputs), _BATCH_SIZE))
+    return (inputs[start : start + _BATCH_SIZE] for start in range(0, len(inputs), _BATCH_SIZE))
 
 
 def truncate_text(text: str, count_tokens: Callable[[str], int]) -> str:

@@ -26,7 +26,7 @@ from bot.errors import PlatformError, TroupeError
 from bot.extras import is_missing
 from bot.media.fetching import FetchFailed, FetchRefused
 from bot.media.text_decoding import decode_text
-from bot.runtime.operating_system import OWN_SESSION, minimal_environment
+from bot.runtime.operating_system import OWN_SESSION_OPTIONS, minimal_environment
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import Text, translatable
 
@@ -75,7 +75,7 @@ class AttachmentReader:
         pictures: list[MediaItem] = []
         if with_images and self._fetch is not None and "://" in message.text:
             picture_urls = dict.fromkeys(_PICTURE_URL_PATTERN.findall(message.text))
-            pictures = [MediaItem(MediaKind.IMAGE, one, source=one) for one in picture_urls]
+            pictures = [MediaItem(MediaKind.IMAGE, url, source=url) for url in picture_urls]
         if not message_files and not pictures and not (message.quote and message.quote.attachments):
             return NO_FILES
         files = _FileCollector(partial(self._download, message.address), with_images=with_images)
@@ -83,7 +83,7 @@ class AttachmentReader:
         await files.read(message_files, deadline)
         if (fetch := self._fetch) is not None:
             await files.read(pictures, deadline, lambda item, limit: fetch(item.source, limit))
-        unread_files = tuple(files.unread)
+        unread_files = tuple(files.unread_files)
         if message.quote:
             await files.read(message.quote.attachments, deadline)
         return AttachedFiles(tuple(files.images), tuple(files.texts), unread_files)
@@ -93,9 +93,9 @@ class _FileCollector:
     def __init__(self, download: _Loader, *, with_images: bool) -> None:
         self.images: list[Image] = []
         self.texts: list[AttachedText] = []
-        self.unread: list[UnreadFile] = []
+        self.unread_files: list[UnreadFile] = []
         self._download = download
-        self._with_images = with_images
+        self._reads_images = with_images
         self._files_left = _MAX_FILES
 
     async def read(
@@ -103,11 +103,11 @@ class _FileCollector:
     ) -> None:
         """Read files and collect their contents; `load_item`, if given, downloads them instead."""
         for item in items:
-            is_skipped_picture = item.kind is MediaKind.IMAGE and not self._with_images
+            is_skipped_picture = item.kind is MediaKind.IMAGE and not self._reads_images
             if item.kind not in READABLE_KINDS or is_skipped_picture or not item.source:
-                self.unread.append(UnreadFile(item, None))
+                self.unread_files.append(UnreadFile(item, None))
             elif reason := await self._read_item(item, deadline, load_item or self._download):
-                self.unread.append(UnreadFile(item, reason))
+                self.unread_files.append(UnreadFile(item, reason))
 
     async def _read_item(self, item: MediaItem, deadline: float, load_item: _Loader) -> Text | None:
         if self._files_left == 0:
@@ -121,7 +121,7 @@ class _FileCollector:
                 if len(data) > _MAX_FILE_BYTES:
                     return _TOO_LARGE_REASON
                 return await self._add_content(item, data)
-        except Unconvertible as error:
+        except ConversionFailed as error:
             _log.info("file_not_read", reason=str(error))
             return _DAMAGED_REASON
         except FetchRefused:
@@ -132,7 +132,7 @@ class _FileCollector:
 
     async def _add_content(self, item: MediaItem, data: bytes) -> Text | None:
         if data.startswith(_PICTURE_SIGNATURES) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP"):
-            if self._with_images:
+            if self._reads_images:
                 if is_missing("PIL"):
                     return _NOT_INSTALLED_REASON
                 encoded_jpeg = base64.b64encode(await convert_in_child("picture", data)).decode()
@@ -159,12 +159,12 @@ class _FileCollector:
 _PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
 
 
-class Unconvertible(TroupeError):
+class ConversionFailed(TroupeError):
     """A file is damaged, too large when unpacked, or not of the kind that it claims to be."""
 
 
 async def convert_in_child(kind: ConversionKind, data: bytes) -> bytes:
-    """Convert a file in a child process (to JPEG, text, or preset JSON); raises `Unconvertible`."""
+    """Convert a file to JPEG, text or preset JSON in a child process; raises `ConversionFailed`."""
     module, seconds = "bot.media.conversion_child", _CONVERSION_TIMEOUT_SECONDS
     if kind == "card":
         module, seconds = "bot.media.card_child", _CARD_TIMEOUT_SECONDS
@@ -175,18 +175,18 @@ async def convert_in_child(kind: ConversionKind, data: bytes) -> bytes:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
             env=minimal_environment(_PACKAGE_FOLDER),
-            **OWN_SESSION,
+            **OWN_SESSION_OPTIONS,
         )
         try:
             async with asyncio.timeout(seconds):
                 output, _ = await child.communicate(data)
         except TimeoutError:
-            raise Unconvertible(f"reading a {kind} took more than {seconds:.0f} s") from None
+            raise ConversionFailed(f"reading a {kind} took more than {seconds:.0f} s") from None
         finally:
             if child.returncode is None:
                 child.kill()
                 await child.wait()
     if child.returncode != 0:
         _log.info("file_not_converted", kind=kind, exit_code=child.returncode)
-        raise Unconvertible(f"cannot read a {kind} (exit code {child.returncode})")
+        raise ConversionFailed(f"cannot read a {kind} (exit code {child.returncode})")
     return output

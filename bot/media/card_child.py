@@ -55,19 +55,19 @@ def convert_card(data: bytes) -> dict[str, object]:
 
 
 def _problem_result(text: str) -> dict[str, object]:
-    return {"problem": {one: translate(text, one) for one in LANGUAGES}}
+    return {"problem": {language: translate(text, language) for language in LANGUAGES}}
 
 
 def _find_picture_url(card: Card) -> str | None:
     """Return the first http(s) URL of a picture in the card, or None."""
     assets = card.fields.values.get("assets")
     icon_urls = [
-        one.get("uri")
-        for one in (assets if isinstance(assets, list) else [])
-        if isinstance(one, dict) and one.get("type") == "icon"
+        asset.get("uri")
+        for asset in (assets if isinstance(assets, list) else [])
+        if isinstance(asset, dict) and asset.get("type") == "icon"
     ]
     urls = [one for one in (*icon_urls, card.fields.values.get("avatar")) if isinstance(one, str)]
-    return next((one for one in urls if is_http_address(one)), None)
+    return next((url for url in urls if is_http_address(url)), None)
 
 
 def _extract_picture(card: Card) -> str | None:

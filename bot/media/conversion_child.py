@@ -71,9 +71,9 @@ def crop_face(png: bytes) -> bytes:
 def _flatten_on_white(picture: Image.Image) -> Image.Image:
     if not picture.has_transparency_data:
         return picture.convert("RGB")
-    picture_layer = picture.convert("RGBA")
-    white_background = Image.new("RGBA", picture_layer.size, "white")
-    return Image.alpha_composite(white_background, picture_layer).convert("RGB")
+    rgba_picture = picture.convert("RGBA")
+    white_background = Image.new("RGBA", rgba_picture.size, "white")
+    return Image.alpha_composite(white_background, rgba_picture).convert("RGB")
 
 
 def extract_pdf_text(data: bytes) -> bytes:

@@ -43,7 +43,7 @@ _IPV6_TRANSITION_RANGES = (
     "::ffff:0:0/96",
     "::/96",
 )
-_EMBEDDED_IPV4_RANGES = [ipaddress.IPv6Network(one) for one in _IPV6_TRANSITION_RANGES]
+_EMBEDDED_IPV4_RANGES = [ipaddress.IPv6Network(text) for text in _IPV6_TRANSITION_RANGES]
 
 
 class FetchFailed(TroupeError):
@@ -60,7 +60,9 @@ def is_public_address(address: str) -> bool:
         ip_address = ipaddress.ip_address(address)
     except ValueError:  # has a scope, such as fe80::1%eth0
         return False
-    if ip_address.version == 6 and any(ip_address in one for one in _EMBEDDED_IPV4_RANGES):
+    if ip_address.version == 6 and any(
+        ip_address in ip_range for ip_range in _EMBEDDED_IPV4_RANGES
+    ):
         return False
     return ip_address.is_global and not ip_address.is_multicast
 
@@ -71,16 +73,16 @@ class PublicFetcher:
     def __init__(
         self,
         is_allowed: Callable[[str], bool] = is_public_address,
-        ports: Collection[int] = _ALLOWED_PORTS,
-        seconds: float = _TIMEOUT_SECONDS,
+        allowed_ports: Collection[int] = _ALLOWED_PORTS,
+        timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
         self._is_allowed = is_allowed
-        self._seconds = seconds
-        self._ports = ports
+        self._timeout_seconds = timeout_seconds
+        self._allowed_ports = allowed_ports
 
     async def fetch(self, address: str, max_bytes: int) -> bytes:
         """Return up to the first `max_bytes` of the file at a URL; raises `FetchFailed`."""
-        deadline = asyncio.get_running_loop().time() + self._seconds
+        deadline = asyncio.get_running_loop().time() + self._timeout_seconds
         try:
             async with asyncio.timeout_at(deadline):
                 return await self._follow_redirects(address, max_bytes, deadline)
@@ -88,13 +90,13 @@ class PublicFetcher:
             _log.warning("ssrf_blocked", reason=str(error))
             raise FetchRefused(str(error)) from error
         except TimeoutError:
-            raise FetchFailed(f"the download took more than {self._seconds:g} s") from None
+            raise FetchFailed(f"the download took more than {self._timeout_seconds:g} s") from None
         except ConnectionFailed as error:
             raise FetchFailed(str(error)) from error
 
     async def _follow_redirects(self, address: str, max_bytes: int, deadline: float) -> bytes:
         for _ in range(_MAX_REDIRECTS + 1):
-            url = parse_public_url(address, self._ports)
+            url = parse_public_url(address, self._allowed_ports)
             client = HttpClient(
                 f"{url.scheme}://{url.netloc}",
                 _REQUEST_HEADERS,
@@ -117,7 +119,7 @@ async def _read_response(response: HttpResponse, max_bytes: int, deadline: float
     if response.status != HTTPStatus.OK:
         raise FetchFailed(f"the server answered with status {response.status}")
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise FetchFailed("the server compressed the response, although we accept only identity")
+        raise FetchFailed("the server compressed the response, although it was asked not to")
     return await response.read_all(deadline, max_bytes)
 
 

@@ -13,7 +13,7 @@ from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _log = structlog.get_logger(__name__)
 _MAX_AUDIO_BYTES = 10 * 1024 * 1024
-_MAX_MESSAGES = 3
+_MAX_VOICE_MESSAGES = 3
 
 
 class VoiceTranscriber:
@@ -30,9 +30,9 @@ class VoiceTranscriber:
         self._is_admitted = is_admitted
 
     async def transcribe(self, message: IncomingMessage, provider: str) -> IncomingMessage:
-        """Replace a message's voice attachments by their text, preferably using `provider`."""
+        """Replace a message's voice attachments with their text, preferably using `provider`."""
         if message.wake is None or all(
-            one.kind is not MediaKind.VOICE for one in message.attachments
+            item.kind is not MediaKind.VOICE for item in message.attachments
         ):
             return message
         backends = [self._backends.get(provider), *self._backends.values()]
@@ -42,7 +42,9 @@ class VoiceTranscriber:
         texts = [message.text] if message.text else []
         other_attachments: list[MediaItem] = []
         for item in message.attachments:
-            is_usable = item.kind is MediaKind.VOICE and item.source and len(texts) < _MAX_MESSAGES
+            is_usable = (
+                item.kind is MediaKind.VOICE and item.source and len(texts) < _MAX_VOICE_MESSAGES
+            )
             transcript = await self._transcribe_item(backend, message, item) if is_usable else ""
             if transcript:
                 texts.append(transcript)

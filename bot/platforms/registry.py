@@ -14,7 +14,7 @@ from bot.platforms.telegram import SPEC as TELEGRAM
 from bot.platforms.terminal import SPEC as TERMINAL
 from bot.platforms.web import SPEC as WEB
 from bot.ports import Platform, Surface
-from bot.runtime.plugin_threads import PluginThread, wrap, wrap_for_plugin
+from bot.runtime.plugin_threads import PluginThread, wrap_for_plugin, wrap_plugin
 from bot.runtime.plugins import plugin_name
 
 _TIMEOUT_SECONDS = 10.0  # half the lease of an outgoing message
@@ -70,8 +70,10 @@ def create_platform(
     platform = thread.call_factory(
         lambda: resolve_name(spec.factory)(settings, context), PluginFailed
     )
-    surface = wrap(thread.call_factory(lambda: platform.surface, PluginFailed), Surface, thread)
-    wrapped_platform: Platform = wrap(platform, Platform, thread, surface=surface)
+    surface = wrap_plugin(
+        thread.call_factory(lambda: platform.surface, PluginFailed), Surface, thread
+    )
+    wrapped_platform: Platform = wrap_plugin(platform, Platform, thread, surface=surface)
     return wrapped_platform
 
 

@@ -205,8 +205,8 @@ class HttpClient:
 
     def _build_url(self, path: str) -> URL:
         """Return the full URL for a path; percent-encoded characters stay as they are."""
-        if (cached := self._urls_by_path.get(path)) is not None:
-            return cached
+        if (cached_url := self._urls_by_path.get(path)) is not None:
+            return cached_url
         query = self._url.raw_query_string
         target = quote(self._url.raw_path.rstrip("/") + path, safe="/%:@!$&'()*+,;=~?")
         if query:
@@ -290,10 +290,10 @@ class HttpResponse:
 class _Deadline:
     """Like `asyncio.timeout_at`, but extends the deadline if this process was suspended."""
 
-    def __init__(self, at: float) -> None:
-        self._expires_at = at
+    def __init__(self, expires_at: float) -> None:
+        self._expires_at = expires_at
         self._loop = asyncio.get_running_loop()
-        self._is_final_read = at <= self._loop.time()  # or else keep-alives could extend it forever
+        self._is_final_read = expires_at <= self._loop.time()  # otherwise, keep-alives extend it
         self._has_expired = False
 
     def __enter__(self) -> None:
@@ -361,8 +361,8 @@ class _AddressCheckingResolver(aiohttp.ThreadedResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         addresses = await super().resolve(host, port, family)
-        for one in addresses:
-            self.check(host, one["host"])
+        for address in addresses:
+            self.check(host, address["host"])
         return addresses
 
     def check(self, host: str, address: str) -> None:

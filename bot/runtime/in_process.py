@@ -34,12 +34,12 @@ class InProcessRateLimits(RateLimits):
         due_times = [
             at - rate.tolerance_seconds for rate, at in zip(rates, next_arrivals, strict=True)
         ]
-        begins_at = max([now, *due_times])
-        if begins_at - now <= max_wait_seconds:
+        allowed_at = max([now, *due_times])
+        if allowed_at - now <= max_wait_seconds:
             for rate, at in zip(rates, next_arrivals, strict=True):
-                self._next_arrivals[rate.key] = max(at, begins_at) + rate.interval_seconds
+                self._next_arrivals[rate.key] = max(at, allowed_at) + rate.interval_seconds
             self._drop_expired(now)
-        return begins_at - now
+        return allowed_at - now
 
     @override
     async def acquire_slot(
@@ -59,19 +59,21 @@ class InProcessRateLimits(RateLimits):
         holders[holder] = now + lease_seconds
         return len(holders)
 
-    def _admit_waiter(self, key: str, free: int, waiter: WaitingProcess | None, now: float) -> bool:
+    def _admit_waiter(
+        self, key: str, free_slots: int, waiter: WaitingProcess | None, now: float
+    ) -> bool:
         """Return whether a waiter gets one of the free slots; if not, queue the waiter.
 
         Without a waiter, return whether any slot is free.
         """
         if waiter is None:
-            return free > 0
+            return free_slots > 0
         waiters = self._waiters[key]
         for one in [name for name, (_, _, until) in waiters.items() if until <= now]:
             del waiters[one]
         _, waiting_since, _ = waiters.pop(waiter.name, (0, now, now))
         own_rank = waiter.urgency, waiting_since
-        if sum(each[:2] < own_rank for each in waiters.values()) < free:
+        if sum(other[:2] < own_rank for other in waiters.values()) < free_slots:
             return True
         waiters[waiter.name] = *own_rank, now + waiter.seconds
         return False

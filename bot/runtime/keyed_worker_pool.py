@@ -44,7 +44,7 @@ def wake_keys(
     signals.publish(queue, keys)
 
 
-def _never_on_hold(_key: str) -> float:
+def _no_hold_seconds(_key: str) -> float:
     return 0.0
 
 
@@ -63,7 +63,7 @@ class KeyedWorkerPool(Generic[Item]):
     max_concurrent: int
     """The number of keys that may be processed at the same time."""
     clock: Clock
-    seconds_on_hold: Callable[[str], float] = _never_on_hold
+    seconds_on_hold: Callable[[str], float] = _no_hold_seconds
     """Returns the seconds to wait before a key may be claimed, or 0; ignored for urgent keys."""
     wakes_keys: bool = False
     """Whether every process wakes keys. If so, a process waits a moment before it claims keys that
@@ -155,7 +155,7 @@ class KeyedWorkerPool(Generic[Item]):
             keys = self._select_next_keys(self.max_concurrent - len(self._tasks))
             if keys and not self.is_stopping:
                 await self._claim_and_start(keys)
-                if self.seconds_on_hold is not _never_on_hold:
+                if self.seconds_on_hold is not _no_hold_seconds:
                     await asyncio.sleep(0)  # starting an item may put other keys on hold
                 self._notify_claimer()  # other processes may have claimed these keys first
 
@@ -163,15 +163,21 @@ class KeyedWorkerPool(Generic[Item]):
         if self._woken_keys:
             self._keys_changed.set()
 
-    def _select_next_keys(self, free: int) -> list[str]:
+    def _select_next_keys(self, free_slots: int) -> list[str]:
         """Return the keys to claim next: urgent keys, then others, each in the order woken."""
-        urgent, woken = list[str](), self._woken_keys
+        urgent_keys, woken_keys = list[str](), self._woken_keys
         if self._urgent_keys:
-            limit = min(free + self.extra_urgent_slots, _MAX_CLAIMED_KEYS)
-            ready = (key for key in woken if key in self._urgent_keys and key not in self._tasks)
-            urgent = list(itertools.islice(ready, max(0, limit)))
-        others = [key for key in woken if key not in urgent] if urgent else woken
-        return urgent + self._select_unheld_keys(others, min(free, _MAX_CLAIMED_KEYS) - len(urgent))
+            limit = min(free_slots + self.extra_urgent_slots, _MAX_CLAIMED_KEYS)
+            ready_keys = (
+                key for key in woken_keys if key in self._urgent_keys and key not in self._tasks
+            )
+            urgent_keys = list(itertools.islice(ready_keys, max(0, limit)))
+        other_keys = (
+            [key for key in woken_keys if key not in urgent_keys] if urgent_keys else woken_keys
+        )
+        return urgent_keys + self._select_unheld_keys(
+            other_keys, min(free_slots, _MAX_CLAIMED_KEYS) - len(urgent_keys)
+        )
 
     def _select_unheld_keys(self, woken_keys: Iterable[str], limit: int) -> list[str]:
         """Return up to `limit` woken keys not on hold; move keys on hold to `_held_keys`."""
@@ -196,10 +202,10 @@ class KeyedWorkerPool(Generic[Item]):
         return unheld_keys
 
     def _schedule_release(self, seconds: float) -> None:
-        released_at = self.clock.monotonic() + seconds
-        if released_at < self._held_until:
+        release_at = self.clock.monotonic() + seconds
+        if release_at < self._held_until:
             self._cancel_release()
-            self._held_until = released_at
+            self._held_until = release_at
             self._cancel_release = self.clock.call_later(seconds, self._release_held_keys)
 
     def _release_held_keys(self) -> None:
@@ -222,7 +228,7 @@ class KeyedWorkerPool(Generic[Item]):
                 self.start(key, item)
 
     async def _poll(self) -> None:
-        """Poll for ready keys, because wake-ups may be lost and processes with claims may die."""
+        """Poll for ready keys, as wake-ups may be lost, and a process may die with claimed keys."""
         while True:
             try:
                 keys = await self.find_ready_keys(_MAX_POLLED_KEYS)

@@ -29,7 +29,7 @@ HAS_CPU_LIMIT: Final = hasattr(signal, "setitimer")
 
 HAS_UNIX_SOCKETS: Final = not IS_WINDOWS
 
-OWN_SESSION: Final[Mapping[str, Any]] = (
+OWN_SESSION_OPTIONS: Final[Mapping[str, Any]] = (
     {"creationflags": _NEW_PROCESS_GROUP} if IS_WINDOWS else {"start_new_session": True}
 )
 """Arguments of a child process that shield it from Ctrl-C, so that its parent can stop it."""
@@ -112,5 +112,5 @@ def ignore_hang_up(loop: Any) -> None:
 def minimal_environment(packages_dir: Path) -> dict[str, str]:
     """Return minimal environment variables for a Python child that imports from `packages_dir`."""
     environ = os.environ  # noqa: TID251 -- no setting is read
-    inherited = {name: environ[name] for name in ("SYSTEMROOT",) if IS_WINDOWS and name in environ}
-    return {"PYTHONPATH": str(packages_dir), **inherited}
+    variables = {name: environ[name] for name in ("SYSTEMROOT",) if IS_WINDOWS and name in environ}
+    return {"PYTHONPATH": str(packages_dir), **variables}

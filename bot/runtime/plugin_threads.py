@@ -54,9 +54,9 @@ class PluginThread:
     """Calls an object of a plug-in in the plug-in's thread."""
 
     plugin: str
-    seconds: float
-    failure: type[TroupeError]
-    """The error to raise after `seconds`, and instead of exceptions not in `allowed_errors`."""
+    timeout_seconds: float
+    error_type: type[TroupeError]
+    """The error to raise after a timeout, and instead of exceptions not in `allowed_errors`."""
     allowed_errors: tuple[type[Exception], ...] = ()
     _results: dict[str, Any] = field(default_factory=dict)
     """The last results of functions that are not coroutines, by name."""
@@ -81,7 +81,7 @@ class PluginThread:
         """Call a function in the thread and wait up to 0.2 s for its result.
 
         If the function is late or fails, return its last result, or else `default()`; raises
-        `failure` if that fails, too. While a late call is still running, no new call is made.
+        `error_type` if that fails, too. While a late call is still running, no new call is made.
         """
 
         async def run() -> None:
@@ -101,7 +101,7 @@ class PluginThread:
     async def stream(
         self, open_stream: Callable[[], AsyncGenerator[Any, None]], idle_seconds: float
     ) -> AsyncGenerator[Any, None]:
-        """Yield an answer's events; raises `failure`, or `BackendInterrupted` after a `Delta`."""
+        """Yield an answer's events; raise `error_type`, or `BackendInterrupted` after a `Delta`."""
         service_loop, events = asyncio.get_running_loop(), asyncio.Queue[Any](_MAX_WAITING_EVENTS)
 
         async def put_events() -> None:
@@ -116,7 +116,7 @@ class PluginThread:
                 await events.put(error)
 
         fill_task = asyncio.create_task(fill_queue())
-        has_text, timeout_seconds = False, self.seconds
+        has_text, timeout_seconds = False, self.timeout_seconds
         try:
             while True:
                 try:
@@ -133,7 +133,7 @@ class PluginThread:
             await cancel_and_wait([fill_task])
 
     async def call(self, name: str, function: Callable[[], Awaitable[T]]) -> T:
-        """Run a coroutine function in the thread; raises `failure` or one of `allowed_errors`."""
+        """Run a coroutine function in the thread; raises `error_type` or an allowed error."""
         is_abandoned = False
 
         async def run() -> Any:
@@ -144,7 +144,7 @@ class PluginThread:
                     raise
                 raise self._log_failure(type(error).__name__) from error
 
-        timeout_seconds = _TIMEOUTS_BY_METHOD.get(name, self.seconds)
+        timeout_seconds = _TIMEOUTS_BY_METHOD.get(name, self.timeout_seconds)
         future: asyncio.Future[T] = _run_on(_plugin_loop(self.plugin), run())
         try:
             await asyncio.wait([future], timeout=timeout_seconds)
@@ -162,7 +162,7 @@ class PluginThread:
         """Log a failure, and return it as an error."""
         text = _FAILURE_TEXT.with_values(plugin=repr(self.plugin), reason=reason)
         _log.warning("plugin_failed", reason=text)
-        return self.failure(text)
+        return self.error_type(text)
 
 
 def _check_result(name: str, result: Any) -> Any:
@@ -178,7 +178,7 @@ def wrap_for_plugin(value: object, **overrides: object) -> Any:
     return _build_wrapper(value, type(value), call, read_value, **overrides)
 
 
-def wrap(target: object, port: type, thread: PluginThread, **overrides: object) -> Any:
+def wrap_plugin(target: object, port: type, thread: PluginThread, **overrides: object) -> Any:
     """Return a wrapper that runs a target's code in the thread; `overrides` replace attributes."""
     default_target = type(port.__name__, (port,), {})()
 
@@ -190,21 +190,21 @@ def wrap(target: object, port: type, thread: PluginThread, **overrides: object) 
 
 def _build_wrapper(target: object, port: type, call: Any, read: Any, **overrides: object) -> Any:
     def wrap_attribute(name: str) -> object:
-        declared = getattr(port, name, None)
-        attribute = inspect.getattr_static(target, name, declared)
+        port_attribute = getattr(port, name, None)
+        attribute = inspect.getattr_static(target, name, port_attribute)
         attribute = getattr(attribute, "__func__", attribute)  # of a static method
 
         def start_coroutine(*args: Any, **options: Any) -> Any:
-            args = tuple(wrap_for_plugin(one) if isinstance(one, Intake) else one for one in args)
+            args = tuple(wrap_for_plugin(arg) if isinstance(arg, Intake) else arg for arg in args)
             return call(name, lambda: getattr(target, name)(*args, **options))
 
-        if inspect.iscoroutinefunction(attribute) or inspect.iscoroutinefunction(declared):
+        if inspect.iscoroutinefunction(attribute) or inspect.iscoroutinefunction(port_attribute):
             return staticmethod(start_coroutine)
         if callable(attribute):
-            return lambda _wrapper, *args: read(name, lambda one: getattr(one, name)(*args))
-        return property(lambda _wrapper: read(name, lambda one: getattr(one, name)))
+            return lambda _wrapper, *args: read(name, lambda obj: getattr(obj, name)(*args))
+        return property(lambda _wrapper: read(name, lambda obj: getattr(obj, name)))
 
-    names = (one for one in {*dir(target), *dir(port)} if not one.startswith("_"))
+    names = (name for name in {*dir(target), *dir(port)} if not name.startswith("_"))
     return type(port.__name__, (), {name: wrap_attribute(name) for name in names} | overrides)()
 
 

@@ -31,39 +31,39 @@ _TIMEOUT_SECONDS = 0.2
 _MAX_PROMPT_PARTS = 20
 
 
-def enable_plugins(names: Iterable[str], register: Mapping[str, Callable[[Any], None]]) -> None:
+def enable_plugins(names: Iterable[str], registrars: Mapping[str, Callable[[Any], None]]) -> None:
     """Load these plug-ins unless they are already loaded; record failures in `problems`.
 
-    `register` maps some groups to a function that validates a plug-in and registers it, or raises
+    `registrars` maps some groups to a function that validates and registers a plug-in, or raises
     `SettingsError`.
     """
     for name in names:
         if name in problems or any(name in plugins for plugins in _enabled_plugins.values()):
             continue
-        entries = [one for group in GROUPS for one in entry_points(group=f"troupe.{group}")]
-        matching_entries = [one for one in entries if one.name == name]
+        entries = [entry for group in GROUPS for entry in entry_points(group=f"troupe.{group}")]
+        matching_entries = [entry for entry in entries if entry.name == name]
         if not matching_entries:
-            all_names = ", ".join(sorted({one.name for one in entries})) or "none"
+            all_names = ", ".join(sorted({entry.name for entry in entries})) or "none"
             problems[name] = f"no plug-in {name!r} is installed; installed plug-ins: {all_names}"
-        for one in matching_entries:
+        for entry in matching_entries:
             try:
-                _load_plugin(one, register)
+                _load_plugin(entry, registrars)
             except (Exception, SystemExit) as error:  # noqa: BLE001 # third-party code
                 has_safe_text = isinstance(error, ImportError | AttributeError | SettingsError)
                 reason = (has_safe_text and str(error)) or type(error).__name__
-                package = one.dist.name if one.dist else one.value
+                package = entry.dist.name if entry.dist else entry.value
                 problems[name] = f"the plug-in {name!r} of {package} cannot be used: {reason}"
 
 
-def _load_plugin(entry: EntryPoint, register: Mapping[str, Callable[[Any], None]]) -> None:
+def _load_plugin(entry: EntryPoint, registrars: Mapping[str, Callable[[Any], None]]) -> None:
     plugin, group = entry.load(), entry.group.removeprefix("troupe.")
     if (version := getattr(sys.modules[entry.module], "TROUPE_API", None)) != API_VERSION:
         raise SettingsError(
             f"it was written for version {version} of Troupe's plug-in interface, but this Troupe"
             f" has version {API_VERSION}; install a matching version"
         )
-    if group in register:
-        register[group](plugin)
+    if group in registrars:
+        registrars[group](plugin)
     if group == "hooks":
         for hook_name, hooks_by_plugin in HOOKS.items():
             if callable(hook := getattr(plugin, hook_name, None)):
@@ -78,7 +78,7 @@ def enabled_plugins(group: str) -> Mapping[str, Any]:
 
 def plugin_name(group: str, plugin: object) -> str | None:
     """Return the name of the plug-in that provides a value, or None for a built-in value."""
-    return next((name for name, one in _enabled_plugins[group].items() if one is plugin), None)
+    return next((name for name, value in _enabled_plugins[group].items() if value is plugin), None)
 
 
 @value_class
@@ -109,7 +109,7 @@ async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext
         parts = hook(context)
         if isinstance(parts, str):  # otherwise, each character would become a part
             raise TypeError
-        return [_clean_hook_text(one) for one in islice(parts, _MAX_PROMPT_PARTS)]
+        return [_clean_hook_text(part) for part in islice(parts, _MAX_PROMPT_PARTS)]
 
     return await PluginThread(name, _TIMEOUT_SECONDS, PluginFailed).call("hook", run)
 

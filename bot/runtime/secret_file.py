@@ -19,7 +19,7 @@ def read_secrets(file: Path) -> list[str]:
 
 
 def read_setting_secrets(file: Path, label: str) -> list[str]:
-    """Return a file's secrets; raises `ValueError` with a message that calls them `label`."""
+    """Return a file's secrets; raises `ValueError`, whose message calls them `label`."""
     try:
         return read_secrets(file)
     except (OSError, UnicodeDecodeError) as error:

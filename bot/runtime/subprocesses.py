@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from bot.errors import TroupeError
-from bot.runtime.operating_system import OWN_SESSION
+from bot.runtime.operating_system import OWN_SESSION_OPTIONS
 
 _log = structlog.get_logger(__name__)
 _PR_SET_PDEATHSIG = 1
@@ -103,7 +103,7 @@ class SupervisedProcess:
                 stderr=log,
                 env=environment_without_secrets(),
                 preexec_fn=DIE_WITH_PARENT,
-                **OWN_SESSION,
+                **OWN_SESSION_OPTIONS,
             )
 
     async def restart_on_exit(self) -> None:

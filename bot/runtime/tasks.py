@@ -113,12 +113,12 @@ class StopFlag:
         self.reset()
         self._last_shown_part = last_shown_part
 
-    def start_part(self, part: int) -> None:
+    def start_part(self, part_number: int) -> None:
         """Record that the text passed to `count_text` from now on belongs to this part."""
-        self._current_part, self._part_chars = part, 0
+        self._current_part, self._part_chars = part_number, 0
 
     def count_text(self, text: str) -> None:
-        """Count generated text; after `resume_until_text`, stop the answer once it suffices."""
+        """Count generated text; after `resume_until_text`, stop the answer if it is long enough."""
         self._part_chars += len(text)
         if self._last_shown_part is None or self._current_part < self._last_shown_part:
             return

@@ -18,7 +18,7 @@ from typing import Any, Final, Self, cast
 import structlog
 
 from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
-from bot.runtime.operating_system import HAS_CPU_LIMIT, OWN_SESSION, minimal_environment
+from bot.runtime.operating_system import HAS_CPU_LIMIT, OWN_SESSION_OPTIONS, minimal_environment
 from bot.templates.control_tokens import TextSpan
 from bot.templates.jinja_template import MAX_SOURCE_BYTES, Message
 from bot.templates.render_child import (
@@ -219,7 +219,7 @@ async def _start_process() -> _RenderProcess:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
         env=minimal_environment(PACKAGE_PARENT_FOLDER),
-        **OWN_SESSION,
+        **OWN_SESSION_OPTIONS,
     )
     pipes = cast(tuple[asyncio.StreamWriter, asyncio.StreamReader], (process.stdin, process.stdout))
     render_process = _RenderProcess(process, *pipes)

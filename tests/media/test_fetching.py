@@ -68,7 +68,7 @@ async def canary() -> AsyncIterator[Canary]:
 
 def make_trusting_fetcher(canary: Canary) -> PublicFetcher:
     """Return a fetcher that may connect to the canary on this machine."""
-    return PublicFetcher(lambda _address: True, ports={canary.port})
+    return PublicFetcher(lambda _address: True, allowed_ports={canary.port})
 
 
 def with_canary_port(canary: Canary, address: str) -> str:
@@ -106,7 +106,7 @@ async def test_hostile_url_reaches_no_server(canary: Canary, title: str, given: 
         return
     for address in (given, with_canary_port(canary, given)):
         with structlog.testing.capture_logs() as logs, pytest.raises(FetchFailed) as failed:
-            await PublicFetcher(ports={80, 443, canary.port}).fetch(address, MAX_BYTES)
+            await PublicFetcher(allowed_ports={80, 443, canary.port}).fetch(address, MAX_BYTES)
         assert "\n" not in str(failed.value)
         if isinstance(failed.value, FetchRefused):
             assert [one["event"] for one in logs] == ["ssrf_blocked"]
@@ -167,7 +167,7 @@ async def check_response_is_bounded(canary: Canary, given: Mapping[str, Any]) ->
         await writer.drain()
 
     canary.reply = reply
-    fetcher = PublicFetcher(lambda _address: True, ports={canary.port}, seconds=0.5)
+    fetcher = PublicFetcher(lambda _address: True, allowed_ports={canary.port}, timeout_seconds=0.5)
     found: bytes | None = None
     with contextlib.suppress(FetchFailed):
         found = await fetcher.fetch(f"http://127.0.0.1:{canary.port}/a.png", MAX_BYTES)
@@ -184,7 +184,7 @@ async def test_redirect_to_this_machine_is_refused(canary: Canary) -> None:
     """The first server's address is allowed, but the redirect target's is not."""
     target = f"http://127.0.0.2:{canary.port}/secret"
     canary.reply = reply_with("302 Found", {"Location": target})
-    fetcher = PublicFetcher(lambda address: address == "127.0.0.1", ports={canary.port})
+    fetcher = PublicFetcher(lambda address: address == "127.0.0.1", allowed_ports={canary.port})
 
     with pytest.raises(FetchRefused, match=r"127\.0\.0\.2"):
         await fetcher.fetch(f"http://127.0.0.1:{canary.port}/", MAX_BYTES)
@@ -195,7 +195,7 @@ async def test_redirect_to_this_machine_is_refused(canary: Canary) -> None:
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "//[::1]:6379/", "http://localhost/", ""])
 async def test_redirect_target_is_checked_like_the_first_url(canary: Canary, target: str) -> None:
     canary.reply = reply_with("301 Moved", {"Location": target})
-    fetcher = PublicFetcher(lambda address: address == "127.0.0.1", ports={canary.port})
+    fetcher = PublicFetcher(lambda address: address == "127.0.0.1", allowed_ports={canary.port})
 
     with pytest.raises(FetchFailed):
         await fetcher.fetch(f"http://127.0.0.1:{canary.port}/", MAX_BYTES)
