@@ -1,1 +1,1 @@
-"""Backends, which answer prompts; each package is a vendor, listed in registry.py."""
+"""Backends, which answer prompts: one package per vendor, listed in registry.py."""

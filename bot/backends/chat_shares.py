@@ -23,7 +23,7 @@ class ChatShares:
     _uses_by_chat: OrderedDict[str, deque[tuple[float, int]]] = field(default_factory=OrderedDict)
     """By chat, oldest first: when it took a slot, and how many slots other chats held at that time.
     A use is dropped when a later one has the same or a larger number (a sliding maximum)."""
-    _recent_slots: deque[tuple[float, str]] = field(default_factory=deque)
+    _recent_uses: deque[tuple[float, str]] = field(default_factory=deque)
     _slot_counts_by_chat: Counter[str] = field(default_factory=Counter)
 
     def __len__(self) -> int:
@@ -44,34 +44,34 @@ class ChatShares:
         return free_slots > _SLOTS_LEFT_TO_OTHERS or not self._took_many_slots(chat)
 
     def _took_many_slots(self, chat: str) -> bool:
-        self._forget_old_slots()
+        self._forget_old_uses()
         slot_count, chat_count = self._slot_counts_by_chat[chat], len(self._slot_counts_by_chat)
-        return slot_count > 1 and slot_count * chat_count > _BUSY_FACTOR * len(self._recent_slots)
+        return slot_count > 1 and slot_count * chat_count > _BUSY_FACTOR * len(self._recent_uses)
 
-    def _forget_old_slots(self) -> None:
+    def _forget_old_uses(self) -> None:
         cutoff = self.clock.monotonic() - _RECENT_SECONDS
-        while self._recent_slots and self._recent_slots[0][0] < cutoff:
-            _, chat = self._recent_slots.popleft()
+        while self._recent_uses and self._recent_uses[0][0] < cutoff:
+            _, chat = self._recent_uses.popleft()
             self._slot_counts_by_chat[chat] -= 1
             if not self._slot_counts_by_chat[chat]:
                 del self._slot_counts_by_chat[chat]
 
-    def record_slot(self, chat: str, slots_held_by_others: int) -> None:
+    def record_slot_use(self, chat: str, slots_held_by_others: int) -> None:
         now = self.clock.monotonic()
-        self._forget_old_slots()
-        self._recent_slots.append((now, chat))
+        self._forget_old_uses()
+        self._recent_uses.append((now, chat))
         self._slot_counts_by_chat[chat] += 1
         uses = self._uses_by_chat.setdefault(chat, deque())
         self._uses_by_chat.move_to_end(chat)
         while uses and uses[-1][1] <= slots_held_by_others:
             uses.pop()
         uses.append((now, slots_held_by_others))
-        for oldest in [
-            one for one, _ in zip(self._uses_by_chat, range(_MAX_DROPPED_CHATS), strict=False)
+        for oldest_chat in [
+            oldest for oldest, _ in zip(self._uses_by_chat, range(_MAX_DROPPED_CHATS), strict=False)
         ]:
-            _drop_uses_before(now - _RECENT_SECONDS, self._uses_by_chat[oldest])
-            if not self._uses_by_chat[oldest]:
-                del self._uses_by_chat[oldest]
+            _drop_uses_before(now - _RECENT_SECONDS, self._uses_by_chat[oldest_chat])
+            if not self._uses_by_chat[oldest_chat]:
+                del self._uses_by_chat[oldest_chat]
 
 
 def _drop_uses_before(cutoff: float, uses: deque[tuple[float, int]]) -> None:

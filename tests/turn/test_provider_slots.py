@@ -257,7 +257,7 @@ async def test_inactive_chats_are_forgotten() -> None:
     clock = FakeClock()
     shares = ChatShares(clock, 8)
     for number in range(200):
-        shares.record_slot(f"chat {number}", 7)
+        shares.record_slot_use(f"chat {number}", 7)
         if number == 50:
             assert shares.slot_quota("chat 0") == 2
         await clock.advance(1)

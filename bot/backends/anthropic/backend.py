@@ -36,20 +36,22 @@ _MAX_MODEL_LIST_BYTES = 8 * 2**20
 class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
     """A provider that speaks Anthropic's Messages API."""
 
-    def __init__(self, settings: AnthropicSettings, name: str, clock: Clock | None = None) -> None:
+    def __init__(
+        self, settings: AnthropicSettings, provider: str, clock: Clock | None = None
+    ) -> None:
         clock = clock or SystemClock()
         connection = KeyRotation(partial(AnthropicConnection, settings), settings, clock)
-        super().__init__(settings, name, connection, AnthropicParser, clock)
+        super().__init__(settings, provider, connection, AnthropicParser, clock)
 
     @override
     def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
-        body = to_wire(prompt, model, cache=self._settings.prompt_cache)
+        body = to_wire(prompt, model, cache_ttl=self._settings.prompt_cache)
         return ChatRequest(
             "/messages",
             body,
             model,
             collect_stop_strings(prompt),
-            parameters=body.keys() - _NON_PARAMETER_FIELDS,
+            parameter_names=body.keys() - _NON_PARAMETER_FIELDS,
             has_fallback=prompt.has_fallback,
             is_continuation=bool(prompt.begun),
         )
@@ -76,7 +78,7 @@ def make(
 
 
 class AnthropicConnection(KeyedConnection):
-    """HTTP connections that send one key. They follow no redirects, which could leak the key."""
+    """HTTP connections that send one key. Redirects are not followed, as they could leak it."""
 
     def __init__(self, settings: AnthropicSettings, key: SecretStr | None) -> None:
         headers = {

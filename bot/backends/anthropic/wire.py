@@ -51,13 +51,13 @@ def _is_thinking_setting(value: object) -> bool:
             return False
 
 
-_COUNT_CHECK = ValueCheck(_is_positive_int, translatable("an integer of at least {low}", low=1))
+_INTEGER_CHECK = ValueCheck(_is_positive_int, translatable("an integer of at least {low}", low=1))
 _PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
     "temperature": parameter_table.number_check(0, 1),
     "top_p": parameter_table.number_check(0, 1),
-    "top_k": _COUNT_CHECK,
-    "max_tokens": _COUNT_CHECK,
-    "max_completion_tokens": _COUNT_CHECK,
+    "top_k": _INTEGER_CHECK,
+    "max_tokens": _INTEGER_CHECK,
+    "max_completion_tokens": _INTEGER_CHECK,
     "stop": parameter_table.STOP_CHECK,
     "n": parameter_table.EQUALS_ONE_CHECK,
     "user": ValueCheck(lambda value: isinstance(value, str), translatable("text")),
@@ -95,26 +95,26 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
     fields = {name: value for name, value in parameters.items() if name in _UNCHANGED_PARAMETERS}
     if "user" in parameters:
         fields["metadata"] = {"user_id": parameters["user"]}
-    thinking, effort = _find_reasoning_fields(parameters, model)
-    if thinking:
-        fields["thinking"] = thinking
+    thinking_config, effort = _find_reasoning_fields(parameters, model)
+    if thinking_config:
+        fields["thinking"] = thinking_config
     if effort:
         fields["output_config"] = {"effort": effort}
     limits = [prompt.max_output_tokens, *(parameters.get(name) for name in _TOKEN_LIMIT_PARAMETERS)]
-    limit = min((each for each in limits if isinstance(each, int)), default=DEFAULT_MAX_TOKENS)
-    fields["max_tokens"] = limit + _estimate_reasoning_tokens(thinking)
+    limit = min((limit for limit in limits if isinstance(limit, int)), default=DEFAULT_MAX_TOKENS)
+    fields["max_tokens"] = limit + _estimate_reasoning_tokens(thinking_config)
     return fields
 
 
 def can_continue(prompt: Prompt, model: str) -> bool:
     """Return whether the model can continue a prefilled answer."""
-    thinking, _ = _find_reasoning_fields(parameters_to_send(prompt.parameters), model)
-    is_reasoning = thinking.get("type", "disabled") != "disabled"
+    thinking_config, _ = _find_reasoning_fields(parameters_to_send(prompt.parameters), model)
+    is_reasoning = thinking_config.get("type", "disabled") != "disabled"
     return bool(_MODELS_WITH_THINKING_BUDGET.search(model)) and not is_reasoning
 
 
 def _find_reasoning_fields(parameters: JsonObject, model: str) -> tuple[JsonObject, str | None]:
-    """Return the request's `thinking` field, perhaps empty, and its effort level, perhaps None."""
+    """Return the request's `thinking` field (may be empty) and its effort level (may be None)."""
     effort = parameters.get("reasoning_effort", "none")
     if effort == "none":
         return parameters.get("thinking", {}), None
@@ -124,10 +124,10 @@ def _find_reasoning_fields(parameters: JsonObject, model: str) -> tuple[JsonObje
     return {"type": "adaptive"}, "low" if effort == "minimal" else effort
 
 
-def _estimate_reasoning_tokens(thinking: Mapping[str, Any]) -> int:
-    match thinking.get("type"):
+def _estimate_reasoning_tokens(thinking_config: Mapping[str, Any]) -> int:
+    match thinking_config.get("type"):
         case "enabled":
-            return int(thinking["budget_tokens"])
+            return int(thinking_config["budget_tokens"])
         case "adaptive":
             return _ADAPTIVE_REASONING_TOKENS
         case _:
@@ -163,15 +163,17 @@ _INVALID_NAME_CHARS = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def to_wire(
-    prompt: Prompt, model: str, *, cache: Literal["off", "5m", "1h"] = "off"
+    prompt: Prompt, model: str, *, cache_ttl: Literal["off", "5m", "1h"] = "off"
 ) -> dict[str, Any]:
     """Build a request; raise `BackendUnavailable` if the API would reject the prompt."""
     prefill = (Message("assistant", prompt.begun),) if prompt.begun else ()
     all_messages = (*prompt.messages, *prefill)
     roles = [message.role for message in all_messages]
-    system_count = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
-    system_blocks = [block for each in all_messages[:system_count] for block in _to_blocks(each)]
-    messages = _merge_roles(all_messages[system_count:])
+    system_count = next((index for index, role in enumerate(roles) if role != "system"), len(roles))
+    system_blocks = [
+        block for message in all_messages[:system_count] for block in _to_blocks(message)
+    ]
+    messages = _merge_messages_by_role(all_messages[system_count:])
     if not messages or messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_to_text_block(_FIRST_USER_TEXT)]})
     if messages[-1]["role"] == "assistant":
@@ -180,8 +182,8 @@ def to_wire(
             last_block["text"] = last_block["text"].rstrip()
         else:  # this model rejects a prefilled answer
             messages.pop()
-    if cache != "off":
-        _mark_stable_prefix(system_blocks, messages, cache)
+    if cache_ttl != "off":
+        _mark_stable_prefix(system_blocks, messages, cache_ttl)
     messages += build_exchange_messages(prompt)
     body = {"model": model, **to_parameters(prompt, model), **build_tool_fields(prompt)}
     # While thinking is on, the API requires the thinking blocks of all earlier tool calls.
@@ -189,14 +191,16 @@ def to_wire(
         body.pop("thinking", None)
     if system_blocks:
         body["system"] = system_blocks
-    body["messages"] = [{**each, "content": _to_content(each["content"])} for each in messages]
+    body["messages"] = [
+        {**message, "content": _to_content(message["content"])} for message in messages
+    ]
     # The API rejects white space as a stop string; our own search of the answer covers it.
-    if stop := [each for each in collect_stop_strings(prompt) if each.strip()]:
-        body["stop_sequences"] = stop
+    if stop_strings := [text for text in collect_stop_strings(prompt) if text.strip()]:
+        body["stop_sequences"] = stop_strings
     return {**body, "stream": True}
 
 
-def _merge_roles(messages: Iterable[Message]) -> list[dict[str, Any]]:
+def _merge_messages_by_role(messages: Iterable[Message]) -> list[dict[str, Any]]:
     blocks_with_roles = [
         ("assistant" if message.role == "assistant" else "user", block)
         for message in messages
@@ -204,7 +208,7 @@ def _merge_roles(messages: Iterable[Message]) -> list[dict[str, Any]]:
     ]
     return [
         {"role": role, "content": [block for _, block in group]}
-        for role, group in groupby(blocks_with_roles, key=lambda each: each[0])
+        for role, group in groupby(blocks_with_roles, key=lambda pair: pair[0])
     ]
 
 
@@ -240,10 +244,10 @@ def _to_image_source(image: Image) -> dict[str, str]:
 
 
 def _mark_stable_prefix(
-    system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], cache: Literal["5m", "1h"]
+    system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], ttl: Literal["5m", "1h"]
 ) -> None:
     """Set up to four cache breakpoints in the prefix that the next prompt will share."""
-    cache_control = {"type": "ephemeral"} if cache == "5m" else {"type": "ephemeral", "ttl": cache}
+    cache_control = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
     breakpoint_blocks = [*system[:1], *system[-1:]]
     answer_messages = (each for each in reversed(messages[:-1]) if each["role"] == "assistant")
     breakpoint_blocks += [answer["content"][-1] for answer in answer_messages][:1]
@@ -279,14 +283,14 @@ class AnthropicParser(StreamParser):
             case "content_block_delta":
                 return self._parse_delta(delta, event.get("index"))
             case "message_delta" if reason := delta.get("stop_reason"):
-                return self._set_reason(reason)
+                return self._set_finish_reason(reason)
             case "message_stop":
                 return self._end_message()
             case "message":  # a whole message, not a stream
                 blocks = event.get("content")
-                for index, one in enumerate(blocks if isinstance(blocks, list) else ()):
-                    self._add_block(_read_object(one), index)
-                return self._set_reason(reason) if (reason := event.get("stop_reason")) else False
+                for index, content_block in enumerate(blocks if isinstance(blocks, list) else ()):
+                    self._add_block(_read_object(content_block), index)
+                return bool(reason := event.get("stop_reason")) and self._set_finish_reason(reason)
             case "ping":
                 # A model that hides its reasoning may send only pings for minutes.
                 return self._is_thinking
@@ -317,7 +321,7 @@ class AnthropicParser(StreamParser):
                 self._collect_thinking_block({"type": "redacted_thinking", "data": data})
             case "tool_use":
                 arguments = block.get("input") or ""
-                self._add_call(index, block.get("name"), arguments, id=block.get("id"))
+                self._add_tool_call(index, block.get("name"), arguments, id=block.get("id"))
             case _:
                 pass
 
@@ -328,13 +332,13 @@ class AnthropicParser(StreamParser):
         self._collect_thinking_block({"type": "thinking", "thinking": text, "signature": signature})
 
     def _collect_thinking_block(self, block: Mapping[str, object]) -> None:
-        self._returned_fields.feed({THINKING_BLOCKS_FIELD: [block]})
+        self._round_trip_fields.feed({THINKING_BLOCKS_FIELD: [block]})
 
-    def _add_call(
-        self, index: object, name: object = "", arguments: object = "", **more: object
+    def _add_tool_call(
+        self, index: object, name: object = "", arguments: object = "", **other_fields: object
     ) -> None:
-        function = {"name": name, "arguments": arguments}
-        self._tool_calls.feed([{"index": index, "function": function, **more}])
+        function_fields = {"name": name, "arguments": arguments}
+        self._tool_call_parser.feed([{"index": index, "function": function_fields, **other_fields}])
 
     def _parse_delta(self, delta: JsonObject, index: object) -> bool:
         text, arguments = _read_string(delta), _read_string(delta, "partial_json")
@@ -342,36 +346,36 @@ class AnthropicParser(StreamParser):
         if delta.get("thinking") or delta.get("signature"):
             self._add_thinking(delta)
         if arguments:
-            self._add_call(index, arguments=arguments)
+            self._add_tool_call(index, arguments=arguments)
         return bool(delta and (delta.get("type") != "text_delta" or text))
 
     def _add_answer_text(self, text: str) -> None:
-        if text and self.reason is None:
+        if text and self.finish_reason is None:
             self._add_text(text)
 
-    def _set_reason(self, stop_reason: object) -> bool:
-        if self.reason is None:
-            self.reason = _FINISH_REASONS.get(str(stop_reason), FinishReason.STOP)
+    def _set_finish_reason(self, stop_reason: object) -> bool:
+        if self.finish_reason is None:
+            self.finish_reason = _FINISH_REASONS.get(str(stop_reason), FinishReason.STOP)
         return True
 
     def _end_message(self) -> bool:
         self.done = True
-        if self.reason is None:
+        if self.finish_reason is None:
             raise errors.interrupted_error(self._context.endpoint, "no stop_reason")
         return False
 
     def _add_usage(self, usage: object) -> None:
         if not isinstance(usage, dict):
             return
-        counts = {name: count for name, each in usage.items() if (count := parse_token_count(each))}
+        counts = {name: count for name, item in usage.items() if (count := parse_token_count(item))}
         self._token_counts = token_counts = {**self._token_counts, **counts}
-        cache_reads = token_counts.get("cache_read_input_tokens", 0)
-        cache_writes = token_counts.get("cache_creation_input_tokens", 0)
+        cached_tokens = token_counts.get("cache_read_input_tokens", 0)
+        written_tokens = token_counts.get("cache_creation_input_tokens", 0)
         self.usage = Usage(
-            prompt_tokens=token_counts.get("input_tokens", 0) + cache_reads + cache_writes,
-            cached_tokens=cache_reads,
+            prompt_tokens=token_counts.get("input_tokens", 0) + cached_tokens + written_tokens,
+            cached_tokens=cached_tokens,
             output_tokens=token_counts.get("output_tokens", 0),
-            written_tokens=cache_writes,
+            written_tokens=written_tokens,
         )
 
 
@@ -388,11 +392,11 @@ def build_tool_fields(prompt: Prompt) -> dict[str, Any]:
     """Build the request fields for tools. The API requires them if an earlier answer used tools."""
     if prompt.tools:
         specs = [
-            {"name": one.name, "description": one.description, "input_schema": one.parameters}
-            for one in prompt.tools
+            {"name": spec.name, "description": spec.description, "input_schema": spec.parameters}
+            for spec in prompt.tools
         ]
         return {"tools": specs}
-    names = [_safe_name(call) for exchange in prompt.tool_exchanges for call in exchange.calls]
+    names = [_clean_name(call) for exchange in prompt.tool_exchanges for call in exchange.calls]
     if not names:
         return {}
     stubs = [{"name": name, "input_schema": {"type": "object"}} for name in dict.fromkeys(names)]
@@ -400,18 +404,20 @@ def build_tool_fields(prompt: Prompt) -> dict[str, Any]:
 
 
 def build_exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
-    for number, exchange in enumerate(prompt.tool_exchanges):
-        valid_ids = (_INVALID_NAME_CHARS.sub("_", one.id) for one in exchange.calls)
-        call_ids = [f"{number}_{at}_{one}" for at, one in enumerate(valid_ids)]
+    for exchange_index, exchange in enumerate(prompt.tool_exchanges):
+        valid_ids = (_INVALID_NAME_CHARS.sub("_", call.id) for call in exchange.calls)
+        call_ids = [
+            f"{exchange_index}_{index}_{valid_id}" for index, valid_id in enumerate(valid_ids)
+        ]
         text = [{"type": "text", "text": exchange.text}] if exchange.text.strip() else []
         calls = [
-            {"type": "tool_use", "id": each, "name": _safe_name(call), "input": _read_input(call)}
+            {"type": "tool_use", "id": each, "name": _clean_name(call), "input": _parse_input(call)}
             for each, call in zip(call_ids, exchange.calls, strict=True)
         ]
         yield {"role": "assistant", "content": [*find_thinking_blocks(exchange), *text, *calls]}
         result_blocks = [
-            {"type": "tool_result", "tool_use_id": each, "content": result}
-            for each, result in zip(call_ids, exchange.results, strict=True)
+            {"type": "tool_result", "tool_use_id": call_id, "content": result}
+            for call_id, result in zip(call_ids, exchange.results, strict=True)
         ]
         yield {"role": "user", "content": result_blocks}
 
@@ -423,11 +429,11 @@ def find_thinking_blocks(exchange: ToolExchange) -> list[dict[str, Any]]:
     return [block for block in blocks if block.get("signature") or block.get("data")]
 
 
-def _safe_name(call: ToolCall) -> str:
+def _clean_name(call: ToolCall) -> str:
     return _INVALID_NAME_CHARS.sub("_", call.name) or "unknown"
 
 
-def _read_input(call: ToolCall) -> object:
+def _parse_input(call: ToolCall) -> object:
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):

@@ -19,7 +19,7 @@ _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 _REASONING_LISTS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
 _TEXT_FIELDS = ("thinking", "text", "summary")
 # Fields to send back with tool calls: reasoning, and signatures under any name.
-_RETURNED_FIELD_PATTERN = re.compile(
+_ROUND_TRIP_FIELD_PATTERN = re.compile(
     "reason|think|thought|signature|encrypted|extra_content|provider_specific"
 )
 
@@ -65,9 +65,9 @@ class ToolCallParser:
         self._calls: list[_PartialToolCall] = []
 
     def feed(self, deltas: object) -> None:
-        for position, delta in enumerate(deltas if isinstance(deltas, list) else ()):
+        for delta_position, delta in enumerate(deltas if isinstance(deltas, list) else ()):
             if isinstance(delta, dict):
-                self._add_delta(delta, position)
+                self._add_delta(delta, delta_position)
 
     def replace_calls(self, calls: object) -> None:
         """Replace the calls assembled so far with those of a complete message."""
@@ -75,39 +75,39 @@ class ToolCallParser:
             self._calls.clear()
             self.feed(calls)
 
-    def _add_delta(self, delta: Mapping[str, Any], position: int) -> None:
+    def _add_delta(self, delta: Mapping[str, Any], delta_position: int) -> None:
         nested_fields = delta.get("function")
         fields: Mapping[str, Any] = nested_fields if isinstance(nested_fields, dict) else delta
         index, call_id = _read_index(delta.get("index")), _read_id(delta.get("id"))
         name = fields.get("name")
         name = name if isinstance(name, str) else ""
-        fragment = fields.get("arguments")
-        fragment = json.dumps(fragment) if isinstance(fragment, dict) else fragment
-        fragment = fragment if isinstance(fragment, str) else ""
-        call = self._find_continued_call(index, call_id, name, fragment, position)
+        arguments = fields.get("arguments")
+        arguments = json.dumps(arguments) if isinstance(arguments, dict) else arguments
+        arguments = arguments if isinstance(arguments, str) else ""
+        call = self._find_continued_call(index, call_id, name, arguments, delta_position)
         if call is None:
             call = _PartialToolCall(index)
             if len(self._calls) > MAX_TOOL_CALLS:
                 self._calls.pop()  # one call beyond the limit absorbs the deltas to drop
             self._calls.append(call)
         call.id, call.name = call.id or call_id, name or call.name
-        call.add_arguments(fragment)
+        call.add_arguments(arguments)
         call.add_fields({key: value for key, value in delta.items() if key not in _CALL_FIELDS})
         if fields is not delta:
             extra = {key: value for key, value in fields.items() if key not in _FUNCTION_FIELDS}
             call.add_fields({"function": extra} if extra else {})
 
     def _find_continued_call(
-        self, index: int | None, call_id: str, name: str, fragment: str, position: int
+        self, index: int | None, call_id: str, name: str, arguments: str, delta_position: int
     ) -> "_PartialToolCall | None":
         """Return the call that a delta continues, or None if the delta starts a new call.
 
         Services reuse or omit indexes and repeat ids and names. So a delta is matched by id, then
         by index, then to the last call. Only a delta with a name can start a call.
         """
-        calls_with_id = [one for one in self._calls if call_id and one.id == call_id]
+        calls_with_id = [call for call in self._calls if call_id and call.id == call_id]
         candidates = calls_with_id or self._calls
-        calls_at_index = [one for one in candidates if index is None or one.index == index]
+        calls_at_index = [call for call in candidates if index is None or call.index == index]
         if not name or calls_with_id:
             calls_at_index = calls_at_index or candidates
         if not calls_at_index:
@@ -121,23 +121,23 @@ class ToolCallParser:
         if calls_with_id and (index is None or call.index in {index, None}):
             return call
         if index is not None and call.index == index:
-            is_repeated = call.arguments == fragment or not fragment.lstrip().startswith("{")
-            return call if is_repeated or not call.is_complete else None
-        return None if call.is_complete or position else call
+            is_same_call = call.arguments == arguments or not arguments.lstrip().startswith("{")
+            return call if is_same_call or not call.is_complete else None
+        return None if call.is_complete or delta_position else call
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         calls_by_id: dict[str, ToolCall] = {}
-        for number, one in enumerate(self._calls[:MAX_TOOL_CALLS]):
-            call_id = to_storable_text(one.id)[:MAX_NAME_CHARS] or f"call_{number}"
+        for number, call in enumerate(self._calls[:MAX_TOOL_CALLS]):
+            call_id = to_storable_text(call.id)[:MAX_NAME_CHARS] or f"call_{number}"
             if call_id in calls_by_id:  # results are matched to calls by their ids
                 call_id = f"{call_id[: MAX_NAME_CHARS - 2]}_{number}"
-            if one.name:
+            if call.name:
                 calls_by_id[call_id] = ToolCall(
                     call_id,
-                    to_storable_text(one.name)[:MAX_NAME_CHARS],
-                    to_storable_text(one.arguments)[:MAX_ARGUMENT_CHARS],
-                    to_storable_json(one.extra_fields),
+                    to_storable_text(call.name)[:MAX_NAME_CHARS],
+                    to_storable_text(call.arguments)[:MAX_ARGUMENT_CHARS],
+                    to_storable_json(call.extra_fields),
                 )
         return tuple(calls_by_id.values())
 
@@ -149,15 +149,15 @@ class _PartialToolCall:
         self.name = ""
         self.extra_fields: dict[str, Any] = {}
         self._pieces: list[str] = []
-        self._chars = 0
+        self._char_count = 0
 
     def add_arguments(self, piece: str) -> None:
         if self._pieces and piece.startswith("{") and piece.startswith(self._pieces[0]):
             self._pieces.clear()  # the piece repeats everything so far
-            self._chars = 0
-        if piece and self._chars < MAX_ARGUMENT_CHARS:
+            self._char_count = 0
+        if piece and self._char_count < MAX_ARGUMENT_CHARS:
             self._pieces.append(piece)
-            self._chars += len(piece)
+            self._char_count += len(piece)
 
     def add_fields(self, fields: Mapping[str, Any]) -> None:
         self.extra_fields |= {key: value for key, value in fields.items() if value is not None}
@@ -169,8 +169,8 @@ class _PartialToolCall:
         if _is_json_object(all_arguments):
             return all_arguments
         # Some services repeat all arguments at the end, or send an empty object first.
-        json_starts = [at for at, piece in enumerate(self._pieces) if piece.lstrip()[:1] == "{"]
-        candidates = ("".join(self._pieces[at:]) for at in (*json_starts[1:2], *json_starts[-1:]))
+        json_starts = [i for i, piece in enumerate(self._pieces) if piece.lstrip()[:1] == "{"]
+        candidates = ("".join(self._pieces[i:]) for i in (*json_starts[1:2], *json_starts[-1:]))
         return next(filter(_is_json_object, candidates), all_arguments)
 
     @property
@@ -200,7 +200,7 @@ def extract_text(delta: JsonObject) -> str:
     if isinstance(content, list):  # Mistral's reasoning models send parts
         return "".join(_iterate_strings(content, ("text",)))
     refusal = delta.get("refusal")  # OpenAI puts a refusal here instead of in `content`
-    return next((each for each in (content, refusal) if each and isinstance(each, str)), "")
+    return next((text for text in (content, refusal) if text and isinstance(text, str)), "")
 
 
 def extract_reasoning(delta: JsonObject) -> str:
@@ -214,9 +214,9 @@ def extract_reasoning(delta: JsonObject) -> str:
     return "".join(_iterate_strings(content, ("thinking",))) if isinstance(content, list) else ""
 
 
-def _iterate_strings(items: object, names: Sequence[str]) -> Iterator[str]:
+def _iterate_strings(items: object, field_names: Sequence[str]) -> Iterator[str]:
     for item in items if isinstance(items, list) else ():
-        for name in names if isinstance(item, dict) else ():
+        for name in field_names if isinstance(item, dict) else ():
             value = item.get(name)
             if isinstance(value, list):
                 yield from _iterate_strings(value, ("text",))
@@ -225,24 +225,24 @@ def _iterate_strings(items: object, names: Sequence[str]) -> Iterator[str]:
 
 
 @lru_cache(256)
-def _must_be_returned(name: str) -> bool:
-    return _RETURNED_FIELD_PATTERN.search(name) is not None
+def _is_round_trip_field(name: str) -> bool:
+    return _ROUND_TRIP_FIELD_PATTERN.search(name) is not None
 
 
-class ReturnedFields:
+class RoundTripFields:
     """Collects fields that must be sent back with the tool calls, such as reasoning."""
 
     def __init__(self) -> None:
-        self._texts: dict[str, list[str]] = {}
+        self._text_pieces: dict[str, list[str]] = {}
         self._list_items: dict[str, list[dict[str, Any]]] = {}
         self._other_fields: dict[str, Any] = {}
 
     def feed(self, delta: JsonObject) -> None:
         for name, value in delta.items():
-            if value is None or not _must_be_returned(name):
+            if value is None or not _is_round_trip_field(name):
                 continue
             if isinstance(value, str):
-                self._texts.setdefault(name, []).append(value)
+                self._text_pieces.setdefault(name, []).append(value)
             elif isinstance(value, list):
                 for item in value:
                     if isinstance(item, dict):
@@ -252,7 +252,7 @@ class ReturnedFields:
 
     @property
     def fields(self) -> JsonObject:
-        texts = {name: "".join(pieces) for name, pieces in self._texts.items()}
+        texts = {name: "".join(pieces) for name, pieces in self._text_pieces.items()}
         fields: JsonObject = to_storable_json({**texts, **self._list_items, **self._other_fields})
         return fields
 

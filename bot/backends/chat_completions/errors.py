@@ -59,7 +59,7 @@ _NOTICES_BY_KIND = {
 
 
 @value_class
-class RejectedLength:
+class ContextOverflow:
     """The length of a rejected prompt and the model's limit, in tokens; None if not reported."""
 
     context_tokens: int | None
@@ -81,7 +81,7 @@ class _KnownError:
         match = self.words.search(body) if self.words else None
         if match and match.groupdict().get("tokens"):
             # vLLM words both alike: if the limit is below the context size, the prompt is too long.
-            context = read_length_limits(body).context_tokens
+            context = parse_context_overflow(body).context_tokens
             return context is None or int(match["tokens"]) >= context
         return match is not None or status in self.statuses
 
@@ -94,7 +94,7 @@ def _compile_number_patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
     expanded_patterns = (
         one.replace("NUMBER", _NUMBER_PATTERN).replace("IS", _EQUALS_PATTERN) for one in patterns
     )
-    return [re.compile(one, re.IGNORECASE) for one in expanded_patterns]
+    return [re.compile(pattern, re.IGNORECASE) for pattern in expanded_patterns]
 
 
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -105,16 +105,16 @@ _KNOWN_ERRORS = [
 _WORD_PATTERNS = {
     name: _compile_alternatives(patterns) for name, patterns in _CATALOG["words"].items()
 }
-_CONTEXT_PATTERNS, _PROMPT_PATTERNS = (
+_CONTEXT_TOKENS_PATTERNS, _PROMPT_TOKENS_PATTERNS = (
     _compile_number_patterns(_CATALOG["figures"][name]) for name in ("context", "prompt")
 )
 
 
-def read_length_limits(body: bytes) -> RejectedLength:
+def parse_context_overflow(body: bytes) -> ContextOverflow:
     """Parse a prompt's length and the model's limit from the body of an error response."""
     text = body.decode(errors="replace")
-    limit = _find_first_number(_CONTEXT_PATTERNS, text)
-    return RejectedLength(limit, _find_first_number(_PROMPT_PATTERNS, text, limit))
+    limit = _find_first_number(_CONTEXT_TOKENS_PATTERNS, text)
+    return ContextOverflow(limit, _find_first_number(_PROMPT_TOKENS_PATTERNS, text, limit))
 
 
 def _find_first_number(
@@ -122,7 +122,7 @@ def _find_first_number(
 ) -> int | None:
     for pattern in patterns:
         for match in pattern.finditer(text):
-            digits = re.sub(r"\D", "", next(each for each in match.groups() if each))
+            digits = re.sub(r"\D", "", next(number for number in match.groups() if number))
             if len(digits) < _MAX_DIGITS and _MIN_CONTEXT_TOKENS <= int(digits) != excluded_number:
                 return int(digits)
     return None
@@ -148,7 +148,7 @@ class RequestFailed(TroupeError):
     """Whether the server is still loading the model; the request is retried until the first
     token is due."""
     rejects_system_role: bool = False
-    rejected_length: RejectedLength | None = None
+    context_overflow: ContextOverflow | None = None
 
     def __post_init__(self) -> None:
         super().__init__(self.message)
@@ -183,12 +183,12 @@ def translate_status(
     headers: Mapping[str, str],
     body: bytes,
     now: float,
-    parameters: Collection[str] = (),
+    parameter_names: Collection[str] = (),
 ) -> RequestFailed:
     """Return the error to raise for an HTTP error response.
 
     The body may be truncated; `now` is in Unix seconds. The provider's own text may contain keys or
-    prompts, so the message quotes only its error codes and the names in `parameters`.
+    prompts, so the message quotes only its error codes and the names in `parameter_names`.
     """
     if status >= HTTPStatus.BAD_REQUEST:
         refusal = _translate_refusal(endpoint, model, status, body)
@@ -207,8 +207,8 @@ def translate_status(
         wait_seconds = requested_wait_seconds(headers, body, now)
         wait_hint = f"it asks to wait {wait_seconds:g} s; " if wait_seconds else ""
         return RequestFailed(
-            f"{endpoint} returned status {status}{_join_codes(body)}; {wait_hint}try again later",
-            notice=_busy_notice(wait_seconds) if is_busy or wait_seconds else "",
+            f"{endpoint} returned status {status}{_quote_codes(body)}; {wait_hint}try again later",
+            notice=_build_busy_notice(wait_seconds) if is_busy or wait_seconds else "",
             is_retryable=True,
             retry_after_seconds=wait_seconds,
             is_down=status >= HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -219,32 +219,32 @@ def translate_status(
     elif status == HTTPStatus.BAD_REQUEST and _WORD_PATTERNS["unreadable_image"].search(body):
         problem = "cannot read an image in the prompt (400); replace the image in the preset"
     else:
-        quoted_details = _join_codes(body) + _find_named_parameters(body, parameters)
+        quoted_details = _quote_codes(body) + _find_named_parameters(body, parameter_names)
         problem = f"rejected the request ({status}{quoted_details}); check the preset's parameters"
     message = f"{endpoint} {problem}"
     return RequestFailed(message, notice=_CONFIGURATION_NOTICE, counts_as_failure=False)
 
 
-def _busy_notice(wait_seconds: float) -> Text:
+def _build_busy_notice(wait_seconds: float) -> Text:
     """Return the notice for a busy provider; mention the wait if it is long."""
     if wait_seconds < _MIN_REPORTED_WAIT_SECONDS:
         return _BUSY_NOTICE
-    rough_time = format_rough_time(wait_seconds)
-    return translatable("The model is busy right now. Please try again in {time}.", time=rough_time)
+    duration = format_duration(wait_seconds)
+    return translatable("The model is busy right now. Please try again in {time}.", time=duration)
 
 
-def format_rough_time(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration in seconds, minutes, or hours, rounded up: 45 s, 2 min, 3 h."""
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{math.ceil(seconds / size)} {unit}"
+    for unit_seconds, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * unit_seconds:
+            return f"{math.ceil(seconds / unit_seconds)} {unit}"
     return f"{math.ceil(seconds)} s"
 
 
 def _translate_refusal(
     endpoint: Endpoint, model: str, status: int, body: bytes
 ) -> RequestFailed | None:
-    refusal = next((one for one in _KNOWN_ERRORS if one.matches(status, body)), None)
+    refusal = next((error for error in _KNOWN_ERRORS if error.matches(status, body)), None)
     # llama.cpp and proxies use 500 for errors that others report as 400.
     if refusal is None or (status > HTTPStatus.INTERNAL_SERVER_ERROR and refusal.kind != "memory"):
         return None
@@ -253,7 +253,7 @@ def _translate_refusal(
         return None
     problem = refusal.message.format(
         status=status,
-        codes=_join_codes(body),
+        codes=_quote_codes(body),
         model=model,
         address=endpoint.base_url,
         key=endpoint.setting_name("API_KEY"),
@@ -266,7 +266,7 @@ def _translate_refusal(
         counts_as_failure=False,
         affects_other_prompts=refusal.affects_all_prompts,
         rejects_system_role=refusal.kind == "roles",
-        rejected_length=read_length_limits(body) if refusal.kind == "too long" else None,
+        context_overflow=parse_context_overflow(body) if refusal.kind == "too long" else None,
     )
 
 
@@ -280,7 +280,7 @@ def translate_error_event(
     """Return the error for a stream's error event, using `status_by_error_type`."""
     status = _find_status(data, status_by_error_type)
     if status is None:
-        is_known_refusal = any(one.matches(0, data) for one in _KNOWN_ERRORS)
+        is_known_refusal = any(error.matches(0, data) for error in _KNOWN_ERRORS)
         status = HTTPStatus.BAD_REQUEST if is_known_refusal else HTTPStatus.BAD_GATEWAY
     return translate_status(endpoint, model, status, {}, data, now)
 
@@ -302,13 +302,13 @@ def unreachable_error(endpoint: Endpoint, reason: str) -> RequestFailed:
 
 
 def timeout_error(
-    endpoint: Endpoint, problem: str, seconds: float, field: str, *, sent_nothing: bool = False
+    endpoint: Endpoint, problem: str, seconds: float, setting: str, *, is_silent: bool = False
 ) -> RequestFailed:
-    """Return the error for exceeding the timeout that `field` sets; it is not retried."""
-    setting_name = endpoint.setting_name(field)
+    """Return the error for exceeding the timeout that `setting` sets; it is not retried."""
+    setting_name = endpoint.setting_name(setting)
     remedy = f"use another provider or `fallbacks`, or raise {setting_name} to wait longer"
     message = f"{endpoint} sent {problem} within {seconds:g} s; {remedy}"
-    return RequestFailed(message, affects_other_prompts=sent_nothing, is_down=sent_nothing)
+    return RequestFailed(message, affects_other_prompts=is_silent, is_down=is_silent)
 
 
 def suspended_timeout_error(endpoint: Endpoint) -> RequestFailed:
@@ -330,16 +330,16 @@ def _read_error_detail(body: bytes) -> Mapping[str, object]:
     return error if isinstance(error, dict) else first_item
 
 
-def _join_codes(body: bytes) -> str:
+def _quote_codes(body: bytes) -> str:
     detail = _read_error_detail(body)
     fields = (detail.get(name) for name in ("code", "type", "param"))
     codes = [word for word in fields if isinstance(word, str) and _CODE_PATTERN.fullmatch(word)]
     return "".join(f", {code}" for code in dict.fromkeys(codes))
 
 
-def _find_named_parameters(body: bytes, parameters: Collection[str]) -> str:
+def _find_named_parameters(body: bytes, parameter_names: Collection[str]) -> str:
     body_words = set(re.findall(rb"[a-z_]+", body))
-    return "".join(f", {name}" for name in parameters if name.encode() in body_words)
+    return "".join(f", {name}" for name in parameter_names if name.encode() in body_words)
 
 
 def _find_status(data: bytes, status_by_error_type: Mapping[str, int]) -> int | None:

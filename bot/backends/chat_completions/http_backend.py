@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from typing_extensions import override
 
-from bot.backends.chat_completions.errors import Endpoint, RejectedLength
+from bot.backends.chat_completions.errors import ContextOverflow, Endpoint
 from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.request_runner import (
     ChatRequest,
@@ -32,7 +32,7 @@ _MAX_LEARNED_MESSAGES = 32  # counting a longer prompt again costs too much time
 _MIN_TOKENS_TO_LEARN_FROM = 100  # in shorter prompts, text that the service adds distorts the ratio
 _CONTEXT_TO_ANSWER_RATIO = 4  # a quarter of the context, for an answer without a limit
 # The assumed context size, if unreported, as a share of a rejected prompt's tokens.
-_ASSUMED_CONTEXT_SHARE = 0.9
+_ASSUMED_CONTEXT_TO_PROMPT_RATIO = 0.9
 S = TypeVar("S", bound=HttpProviderSettings)
 
 
@@ -40,14 +40,14 @@ class PromptTokenEstimator:
     """Estimates token counts of prompts; learns each model's correction factor from real counts."""
 
     def __init__(self) -> None:
-        self._ratios: dict[str, float] = {}
+        self._ratios_by_model: dict[str, float] = {}
 
     async def count_prompt(self, prompt: Prompt, model: str) -> int:
         token_counter, ratio = self._find_counter_and_ratio(model)
         return math.ceil(await token_counter.count_prompt(prompt) * ratio)
 
     async def text_counter(self, model: str) -> TextTokenCounter:
-        """Return a token counter for texts, which ignores the model's correction factor."""
+        """Return a token counter for texts; it ignores the model's correction factor."""
         token_counter, _ = self._find_counter_and_ratio(model)
         await token_counter.load()
         return token_counter
@@ -71,27 +71,29 @@ class PromptTokenEstimator:
         new_ratio = max(old_ratio, ratio)
         if find_encoding(model) is None:
             new_ratio = max(old_ratio * _TOKEN_RATIO_DECAY, ratio * _ESTIMATE_MARGIN)
-        self._ratios[model] = min(_MAX_TOKEN_RATIO, max(_MIN_TOKEN_RATIO, new_ratio))
+        self._ratios_by_model[model] = min(_MAX_TOKEN_RATIO, max(_MIN_TOKEN_RATIO, new_ratio))
 
-    def learn_from_rejection(
-        self, prompt: Prompt, model: str, rejection: RejectedLength
+    def learn_from_overflow(
+        self, prompt: Prompt, model: str, overflow: ContextOverflow
     ) -> int | None:
         """Adjust the model's correction factor to a rejected prompt; return the new estimate."""
         token_counter, ratio = self._find_counter_and_ratio(model)
         if not token_counter.is_loaded:
             return None
         counted_tokens = max(1, token_counter.prompt_tokens(prompt))
-        estimate, context_tokens = math.ceil(counted_tokens * ratio), rejection.context_tokens
-        tokens = rejection.prompt_tokens
-        if tokens is None and context_tokens is not None and estimate <= context_tokens:
-            tokens = context_tokens + 1
-        if tokens is not None and tokens > estimate:
-            self._ratios[model] = min(_MAX_TOKEN_RATIO, tokens / counted_tokens * _ESTIMATE_MARGIN)
-        return max(estimate, tokens or 0)
+        estimate, context_tokens = math.ceil(counted_tokens * ratio), overflow.context_tokens
+        prompt_tokens = overflow.prompt_tokens
+        if prompt_tokens is None and context_tokens is not None and estimate <= context_tokens:
+            prompt_tokens = context_tokens + 1
+        if prompt_tokens is not None and prompt_tokens > estimate:
+            self._ratios_by_model[model] = min(
+                _MAX_TOKEN_RATIO, prompt_tokens / counted_tokens * _ESTIMATE_MARGIN
+            )
+        return max(estimate, prompt_tokens or 0)
 
     def _find_counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:
         initial_ratio = _INITIAL_TOKEN_RATIO if find_encoding(model) is None else 1.0
-        return counter_for_model(model), self._ratios.get(model, initial_ratio)
+        return counter_for_model(model), self._ratios_by_model.get(model, initial_ratio)
 
 
 class HttpChatBackend(Backend, Generic[S]):
@@ -100,20 +102,20 @@ class HttpChatBackend(Backend, Generic[S]):
     def __init__(
         self,
         settings: S,
-        name: str,
+        provider: str,
         connection: KeyRotation[Any],
         make_parser: Callable[[ResponseContext], StreamParser],
         clock: Clock,
     ) -> None:
         self._settings = settings
-        self._endpoint = Endpoint(name, settings.base_url or "")
+        self._endpoint = Endpoint(provider, settings.base_url or "")
         self._estimator = PromptTokenEstimator()
-        self._learned_contexts: dict[str, int] = {}
+        self._learned_context_tokens: dict[str, int] = {}
         self._connection = connection
         self._request_runner = ChatRequestRunner(
             settings,
             self._endpoint,
-            lambda *given: connection.send(lambda one: one.post(*given)),
+            lambda *args: connection.send(lambda keyed_connection: keyed_connection.post(*args)),
             make_parser,
             clock=clock,
         )
@@ -127,16 +129,16 @@ class HttpChatBackend(Backend, Generic[S]):
         model = self._resolve_model(prompt)
         request = self._to_request(prompt, model)
         report_prompt_tokens = partial(self._estimator.learn_from_count, prompt, model)
-        report_rejected_length = partial(self._learn_context_limit, prompt, model)
-        return self._request_runner.run(request, report_prompt_tokens, report_rejected_length)
+        report_context_overflow = partial(self._learn_context_limit, prompt, model)
+        return self._request_runner.run(request, report_prompt_tokens, report_context_overflow)
 
-    def _learn_context_limit(self, prompt: Prompt, model: str, rejection: RejectedLength) -> None:
-        tokens = self._estimator.learn_from_rejection(prompt, model, rejection)
-        context_tokens = rejection.context_tokens
-        if context_tokens is None and tokens is not None:
-            context_tokens = int(tokens * _ASSUMED_CONTEXT_SHARE)
+    def _learn_context_limit(self, prompt: Prompt, model: str, overflow: ContextOverflow) -> None:
+        estimated_tokens = self._estimator.learn_from_overflow(prompt, model, overflow)
+        context_tokens = overflow.context_tokens
+        if context_tokens is None and estimated_tokens is not None:
+            context_tokens = int(estimated_tokens * _ASSUMED_CONTEXT_TO_PROMPT_RATIO)
         if context_tokens is not None:
-            self._learned_contexts[model] = context_tokens
+            self._learned_context_tokens[model] = context_tokens
 
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
@@ -149,8 +151,8 @@ class HttpChatBackend(Backend, Generic[S]):
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
         model = prompt.model if prompt.model != "default" else self._settings.model or ""
-        limits = (self._context_tokens, self._learned_contexts.get(model))
-        context_tokens = min((each for each in limits if each is not None), default=None)
+        limits = (self._context_tokens, self._learned_context_tokens.get(model))
+        context_tokens = min((limit for limit in limits if limit is not None), default=None)
         if context_tokens is None:
             return None  # unknown until the service rejects a prompt as too long
         answer_size = prompt.output_limit or context_tokens // _CONTEXT_TO_ANSWER_RATIO

@@ -57,25 +57,25 @@ class KeyRotation(Generic[C]):
         self._connect = connect
         self._clock = clock
         key_file = settings.api_key_file
-        self._file = None if key_file is None else SecretFile(key_file, clock)
-        file_keys = set(self._file.secrets if self._file else ())
+        self._key_file = None if key_file is None else SecretFile(key_file, clock)
+        file_keys = set(self._key_file.secrets if self._key_file else ())
         keys = [key.get_secret_value() for key in settings.keys]
         self._configured_keys = [key for key in keys if key not in file_keys]
         self._connections: dict[str | None, C] = {}  # including keys since removed from the file
         self._usable_at = defaultdict[str | None, float](float)  # in monotonic seconds
-        self._rotation = deque[str | None]()
+        self._key_queue = deque[str | None]()
         self._connect_with_keys(keys or [None])
 
     def _connect_with_keys(self, keys: Sequence[str | None]) -> None:
         for key in keys:
             if key not in self._connections:
                 self._connections[key] = self._connect(None if key is None else SecretStr(key))
-        self._rotation = deque(keys)
+        self._key_queue = deque(keys)
 
     async def send(self, send_with_connection: Callable[[C], Awaitable[T]]) -> T:
         """Send a request with the next key; if that key is refused, retry with the others."""
         self._reload_key_file()
-        for tries_left in reversed(range(len(self._rotation))):
+        for tries_left in reversed(range(len(self._key_queue))):
             key = self._choose_next_key()
             try:
                 return await send_with_connection(self._connections[key])
@@ -85,21 +85,21 @@ class KeyRotation(Generic[C]):
         raise AssertionError("the last attempt returns or raises")
 
     async def list_models(self) -> Sequence[str]:
-        return await self.send(lambda one: one.list_models())
+        return await self.send(lambda connection: connection.list_models())
 
     async def close(self) -> None:
-        for one in self._connections.values():
-            await one.close()
+        for connection in self._connections.values():
+            await connection.close()
 
     @property
     def _has_usable_key(self) -> bool:
-        return min(self._usable_at[key] for key in self._rotation) <= self._clock.monotonic()
+        return min(self._usable_at[key] for key in self._key_queue) <= self._clock.monotonic()
 
     def _choose_next_key(self) -> str | None:
         """Return the next usable key or, if there is none, the key that becomes usable first."""
         now = self._clock.monotonic()
-        key = min(self._rotation, key=lambda one: max(now, self._usable_at[one]))
-        self._rotation.rotate(-1 - self._rotation.index(key))
+        key = min(self._key_queue, key=lambda candidate: max(now, self._usable_at[candidate]))
+        self._key_queue.rotate(-1 - self._key_queue.index(key))
         return key
 
     def _skip_if_refused(self, key: str | None, error: HttpStatusError) -> bool:
@@ -112,16 +112,16 @@ class KeyRotation(Generic[C]):
                 pause_seconds = wait_seconds or _RATE_LIMIT_PAUSE_SECONDS
             case _:
                 return False
-        if len(self._rotation) > 1:
+        if len(self._key_queue) > 1:
             number = [*self._connections].index(key) + 1
             _log.warning("key_skipped", number=number, status=error.status, seconds=pause_seconds)
             self._usable_at[key] = self._clock.monotonic() + pause_seconds
         return True
 
     def _reload_key_file(self) -> None:
-        if self._file is None or not self._file.reload_if_changed():
+        if self._key_file is None or not self._key_file.reload_if_changed():
             return
-        keys = list(dict.fromkeys([*self._configured_keys, *self._file.secrets]))
+        keys = list(dict.fromkeys([*self._configured_keys, *self._key_file.secrets]))
         new_keys = [key for key in keys if key not in self._connections]
         register_secrets(new_keys)
         self._connect_with_keys(keys)

@@ -31,7 +31,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def is_string_list(value: object) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
 
 
 STOP_CHECK = ValueCheck(
@@ -48,7 +48,7 @@ class ParameterTable:
     """The parameters that an API accepts, with a check for each value."""
 
     checks: Mapping[str, ValueCheck]
-    name_list: Text
+    valid_names: Text
     aliases: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, str] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class ParameterTable:
         snake_case_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
         names = difflib.get_close_matches(snake_case_name, [*self.checks, *self.aliases], n=1)
         return (
-            translatable("did you mean {name}?", name=repr(names[0])) if names else self.name_list
+            translatable("did you mean {name}?", name=repr(names[0])) if names else self.valid_names
         )
 
 

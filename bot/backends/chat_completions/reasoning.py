@@ -1,6 +1,6 @@
 """Separate a model's reasoning from its answer, because readers see only the answer.
 
-Reasoning stands between tags, usually before the answer. Tags in code or quotes are plain
+Reasoning is enclosed in tags, usually before the answer. Tags in code or quotes are plain
 text: a model that explains <think> is not reasoning. Many chat templates already write the start
 tag, so that the answer starts inside the reasoning and contains only an end tag.
 """
@@ -39,7 +39,7 @@ _CATALOG = tomllib.loads(Path(__file__).with_name("reasoning_families.toml").rea
 CALLEE_PATTERN: Final[str] = _CATALOG["parts"]["CALLEE"]
 """The part of a gpt-oss tag that announces a tool call."""
 TAG_FIRST_CHARS: Final = frozenset("<[◁")
-_TAG_FAMILIES = [_TagFamily(**one) for one in _CATALOG["family"]]
+_TAG_FAMILIES = [_TagFamily(**fields) for fields in _CATALOG["family"]]
 
 
 class TagKind(Enum):
@@ -81,7 +81,7 @@ _REASONING_TAGS = (
         for kind in (TagKind.LONE_END, TagKind.MARKER, TagKind.TURN_END, TagKind.WRAPPER)
     ),
 )
-_TAG_HEAD_CHARS = 3
+_TAG_PREFIX_CHARS = 3
 _TAG_IN_TEMPLATE = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
 
 
@@ -91,7 +91,7 @@ def match_tag(text: str, position: int, *, may_continue: bool = False) -> Tag | 
     If `may_continue`, return `INCOMPLETE` where more text could complete a tag.
     """
     longest_tag: Tag | None = None
-    for pattern, kind, family in _possible_tags(text[position : position + _TAG_HEAD_CHARS]):
+    for pattern, kind, family in _find_possible_tags(text[position : position + _TAG_PREFIX_CHARS]):
         match = pattern.match(text, position, partial=may_continue)
         if match is None:
             continue
@@ -108,8 +108,10 @@ def match_tag(text: str, position: int, *, may_continue: bool = False) -> Tag | 
 
 
 @lru_cache(4096)
-def _possible_tags(head: str) -> "Sequence[tuple[regex.Pattern[str], TagKind, _TagFamily | None]]":
-    return [each for each in _REASONING_TAGS if each[0].match(head, partial=True)]
+def _find_possible_tags(
+    prefix: str,
+) -> "Sequence[tuple[regex.Pattern[str], TagKind, _TagFamily | None]]":
+    return [tag for tag in _REASONING_TAGS if tag[0].match(prefix, partial=True)]
 
 
 @lru_cache(256)
@@ -204,11 +206,11 @@ class ReasoningParser:
         self._may_lack_start = False  # the text may have started in reasoning
         self._is_in_answer = False  # the answer itself has started
         self._has_reasoned = False
-        self._wrapper_end: regex.Pattern[str] | None = None
-        self._held_text = ""
+        self._wrapper_end_pattern: regex.Pattern[str] | None = None
+        self._buffer = ""
         self._is_final = False  # no more text will arrive
-        self._has_calls = False  # tool calls follow the text
-        self._in_fence, self._line = False, ""  # to recognize tags in code
+        self._has_tool_calls = False  # tool calls follow the text
+        self._is_in_fence, self._last_line = False, ""  # to recognize tags in code
         self._new_texts: list[str] = []
         self._answer: list[str] = []
         self._reasoning: list[str] = []
@@ -226,12 +228,12 @@ class ReasoningParser:
     def feed(self, text: str) -> SeparatedText:
         if not self._may_have_tags:
             return SeparatedText(text, "")
-        is_in_plain_text = self._is_in_answer and self._end_pattern is None and not self._held_text
+        is_in_plain_text = self._is_in_answer and self._end_pattern is None and not self._buffer
         if is_in_plain_text and TAG_FIRST_CHARS.isdisjoint(text):
             self._new_texts.append(text)
             return SeparatedText(text, "")  # the usual case
-        self._held_text += text
-        while self._held_text and self._parse_step():
+        self._buffer += text
+        while self._buffer and self._parse_step():
             pass
         return self._take_separated_text()
 
@@ -243,16 +245,16 @@ class ReasoningParser:
 
     def flush(self, *, is_cut: bool = False, has_tool_calls: bool = False) -> SeparatedText:
         """End the answer (`is_cut`: it was cut off), and return the text still held back."""
-        self._is_final, self._has_calls = True, has_tool_calls
-        while self._held_text and self._parse_step():
+        self._is_final, self._has_tool_calls = True, has_tool_calls
+        while self._buffer and self._parse_step():
             pass
         if self._end_pattern is not None:
             is_in_answer = self._pending_parts is not None and not (self._may_lack_start and is_cut)
             target_parts = self._answer if is_in_answer else self._reasoning
             target_parts.extend(self._pending_parts or ())
         elif not self._has_reasoned:
-            self._answer.append(self._held_text)
-        self._end_pattern, self._pending_parts, self._held_text = None, None, ""
+            self._answer.append(self._buffer)
+        self._end_pattern, self._pending_parts, self._buffer = None, None, ""
         return self._take_separated_text()
 
     def _take_separated_text(self) -> SeparatedText:
@@ -274,13 +276,13 @@ class ReasoningParser:
         self._new_texts.append(answer)
 
     def _parse_reasoning(self, end_pattern: "regex.Pattern[str]") -> bool:
-        match = end_pattern.search(self._held_text, partial=not self._is_final)
-        begin = len(self._held_text) if match is None else match.start()
-        self._add_reasoning(self._held_text[:begin])
+        match = end_pattern.search(self._buffer, partial=not self._is_final)
+        end_tag_start = len(self._buffer) if match is None else match.start()
+        self._add_reasoning(self._buffer[:end_tag_start])
         if match is None or match.partial:
-            self._held_text = self._held_text[begin:]
+            self._buffer = self._buffer[end_tag_start:]
             return False
-        self._held_text = self._held_text[match.end() :]
+        self._buffer = self._buffer[match.end() :]
         if self._may_lack_start:
             self.unmatched_end_tag, self._may_lack_start = match[0], False
         self._reasoning.extend((self._pending_parts or ())[1:])  # without the start tag
@@ -289,7 +291,7 @@ class ReasoningParser:
         return True
 
     def _parse_beginning(self) -> bool:
-        text = self._held_text.lstrip()
+        text = self._buffer.lstrip()
         if not text:
             return False
         tag = match_tag(text, 0, may_continue=not self._is_final)
@@ -300,54 +302,56 @@ class ReasoningParser:
                 self.unmatched_end_tag = tag.text
             is_reasoning = tag.kind in {TagKind.START, TagKind.LONE_END}
             self._has_reasoned = self._has_reasoned or is_reasoning
-            self._begin_tagged_text(tag, is_certain=not tag.is_ambiguous)
-            self._held_text = text[len(tag.text) :]
+            self._begin_tagged_text(tag, is_surely_reasoning=not tag.is_ambiguous)
+            self._buffer = text[len(tag.text) :]
         else:
             self._is_in_answer = True
             if self._has_reasoned:
-                self._held_text = text
+                self._buffer = text
         return True
 
-    def _begin_tagged_text(self, tag: Tag, *, is_certain: bool) -> None:
+    def _begin_tagged_text(self, tag: Tag, *, is_surely_reasoning: bool) -> None:
         if tag.kind is TagKind.WRAPPER:
-            self._wrapper_end = tag.end_pattern
+            self._wrapper_end_pattern = tag.end_pattern
         elif tag.kind is TagKind.START and self._keeps_tool_calls and CALLEE_PATTERN in tag.text:
             self._is_in_answer = True
             self._emit_answer(tag.text.removeprefix("<|start|>assistant"))
         elif tag.kind is TagKind.START:
             self._end_pattern = tag.end_pattern
-            self._pending_parts = None if is_certain else [tag.text]
+            self._pending_parts = None if is_surely_reasoning else [tag.text]
 
     def _parse_answer(self) -> bool:
-        for start_match in _TAG_START.finditer(self._held_text):
-            at = start_match.start()
-            tag = self._match_held_tag(at)
+        for start_match in _TAG_START.finditer(self._buffer):
+            start = start_match.start()
+            tag = self._match_buffered_tag(start)
             if tag is None:
                 continue
             if tag is INCOMPLETE:
-                return self._hold_text_from(at)
-            text_before, text_after = self._held_text[:at], self._held_text[at + len(tag.text) :]
+                return self._hold_back_from(start)
+            text_before, text_after = self._buffer[:start], self._buffer[start + len(tag.text) :]
             if self._is_quoted(text_before):
                 continue
             if tag.kind is TagKind.TURN_END:
                 if text_after.strip() or "<s>" in self._find_code_context(text_before)[1]:
                     continue
-                self._emit_answer(self._held_text[:at])
-                self._held_text = "" if self._is_final else self._held_text[at:]
+                self._emit_answer(self._buffer[:start])
+                self._buffer = "" if self._is_final else self._buffer[start:]
                 return False
             if tag.kind is TagKind.LONE_END:
                 return self._handle_unmatched_end_tag(tag.text, text_before, text_after)
             self._emit_answer(text_before)
-            self._held_text = text_after
+            self._buffer = text_after
             _, line = self._find_code_context("")
-            self._begin_tagged_text(tag, is_certain=not tag.is_markup or not line.strip())
+            self._begin_tagged_text(tag, is_surely_reasoning=not tag.is_markup or not line.strip())
             return True
-        return self._hold_text_from(len(self._held_text))
+        return self._hold_back_from(len(self._buffer))
 
-    def _match_held_tag(self, position: int) -> Tag | None:
-        tag = match_tag(self._held_text, position, may_continue=not self._is_final)
-        if self._wrapper_end is not None and tag is not INCOMPLETE:
-            match = self._wrapper_end.match(self._held_text, position, partial=not self._is_final)
+    def _match_buffered_tag(self, position: int) -> Tag | None:
+        tag = match_tag(self._buffer, position, may_continue=not self._is_final)
+        if self._wrapper_end_pattern is not None and tag is not INCOMPLETE:
+            match = self._wrapper_end_pattern.match(
+                self._buffer, position, partial=not self._is_final
+            )
             if match is not None:
                 return INCOMPLETE if match.partial else Tag(TagKind.MARKER, match[0])
         return None if tag and tag.kind is TagKind.WRAPPER else tag
@@ -361,26 +365,26 @@ class ReasoningParser:
         """
         remaining_text = text_after.lstrip()
         if not remaining_text and not self._is_final:
-            return self._hold_text_from(len(text_before))
+            return self._hold_back_from(len(text_before))
         _, line = self._find_code_context(text_before)
         is_at_line_edge = not line or "\n" in text_after[: len(text_after) - len(remaining_text)]
-        if not remaining_text and not self._has_calls:
+        if not remaining_text and not self._has_tool_calls:
             self._emit_answer(text_before)
-            self._held_text = ""
+            self._buffer = ""
         elif self._has_reasoned and not is_at_line_edge:
             self._emit_answer(text_before + tag)
-            self._held_text = text_after
+            self._buffer = text_after
         else:
             self._reasoning += [*self._answer, text_before]
             self._answer, self._retracts_earlier_text = [], True
             self.unmatched_end_tag = tag
             self._has_reasoned, self._is_in_answer = True, False
-            self._held_text = text_after
+            self._buffer = text_after
         return True
 
-    def _hold_text_from(self, position: int) -> bool:
-        self._emit_answer(self._held_text[:position])
-        self._held_text = self._held_text[position:]
+    def _hold_back_from(self, position: int) -> bool:
+        self._emit_answer(self._buffer[:position])
+        self._buffer = self._buffer[position:]
         return False
 
     def _is_quoted(self, text_before: str) -> bool:
@@ -390,9 +394,11 @@ class ReasoningParser:
     def _find_code_context(self, text_before: str) -> tuple[bool, str]:
         """Return whether `text_before` ends in a code block, and the unfinished line at its end."""
         new_text = "".join(self._new_texts)
-        self._in_fence, self._line = _track_fence(self._in_fence, self._line, new_text)
+        self._is_in_fence, self._last_line = _track_fence(
+            self._is_in_fence, self._last_line, new_text
+        )
         self._new_texts.clear()
-        return _track_fence(self._in_fence, self._line, text_before)
+        return _track_fence(self._is_in_fence, self._last_line, text_before)
 
 
 def _track_fence(is_in_fence: bool, line: str, text: str) -> tuple[bool, str]:
@@ -401,10 +407,12 @@ def _track_fence(is_in_fence: bool, line: str, text: str) -> tuple[bool, str]:
 
 
 async def separate_reasoning(
-    answer: AsyncGenerator[GenerationEvent, None], reasoning: ReasoningFormat, stops: Sequence[str]
+    answer: AsyncGenerator[GenerationEvent, None],
+    reasoning: ReasoningFormat,
+    stop_strings: Sequence[str],
 ) -> AsyncGenerator[GenerationEvent, None]:
     """Yield tagged reasoning as `ReasoningDelta`s, and end the answer at a stop string."""
-    parser, stop_filter = ReasoningParser(reasoning), StopStringFilter(stops)
+    parser, stop_filter = ReasoningParser(reasoning), StopStringFilter(stop_strings)
     async with aclosing(answer) as events:
         async for event in events:
             if not isinstance(event, Delta | Finish):
@@ -416,7 +424,7 @@ async def separate_reasoning(
                 is_cut = event.reason is FinishReason.LENGTH
                 separated_text = parser.flush(is_cut=is_cut, has_tool_calls=bool(event.tool_calls))
             if separated_text.retracts_earlier_text:
-                stop_filter = StopStringFilter(stops)
+                stop_filter = StopStringFilter(stop_strings)
                 yield Retraction()
             if separated_text.reasoning:
                 yield ReasoningDelta(separated_text.reasoning)

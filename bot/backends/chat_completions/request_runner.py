@@ -24,7 +24,7 @@ import msgspec
 import structlog
 
 from bot.backends.chat_completions import errors, retries
-from bot.backends.chat_completions.errors import Endpoint, RejectedLength, RequestFailed
+from bot.backends.chat_completions.errors import ContextOverflow, Endpoint, RequestFailed
 from bot.backends.chat_completions.reasoning import ANY_FORMAT, ReasoningFormat
 from bot.backends.chat_completions.retries import CircuitBreaker, RetryBudget
 from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
@@ -123,17 +123,17 @@ class Timeouts:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Deduct the wait from the remaining time, and raise a timeout as `RequestFailed`."""
         start_time, now = self._wait_started_at, self._now()
-        late_seconds = now - self._wait_ends_at
-        self._deduct_wait(start_time, now, late_seconds)
+        overrun_seconds = now - self._wait_ends_at
+        self._deduct_wait(start_time, now, overrun_seconds)
         if isinstance(error, TimeoutError):
-            if late_seconds > PROCESS_PAUSE_SECONDS:
+            if overrun_seconds > PROCESS_PAUSE_SECONDS:
                 raise errors.suspended_timeout_error(self._endpoint) from None
             raise self._timeout_error(now) from None
 
-    def _deduct_wait(self, start_time: float, now: float, late_seconds: float) -> None:
-        if late_seconds > PROCESS_PAUSE_SECONDS:  # the process was suspended, which does not count
-            self._deadline += late_seconds
-            now -= late_seconds
+    def _deduct_wait(self, start_time: float, now: float, overrun_seconds: float) -> None:
+        if overrun_seconds > PROCESS_PAUSE_SECONDS:  # time while suspended does not count
+            self._deadline += overrun_seconds
+            now -= overrun_seconds
         if now > start_time:
             self._wait_seconds_left -= now - start_time
             if self._reasoning_seconds_left is not None:
@@ -149,7 +149,7 @@ class Timeouts:
             return errors.timeout_error(self._endpoint, "no next token", *limit)
         if self._reasoning_seconds_left is None:
             limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
-            return errors.timeout_error(self._endpoint, "no first token", *limit, sent_nothing=True)
+            return errors.timeout_error(self._endpoint, "no first token", *limit, is_silent=True)
         limit = (self._reasoning_seconds, "FIRST_TOKEN_SECONDS")
         return errors.timeout_error(self._endpoint, "no answer after its reasoning", *limit)
 
@@ -159,15 +159,15 @@ class ChatRequest:
     path: str
     body: Mapping[str, object]
     model: str
-    stop: Sequence[str]
+    stop_strings: Sequence[str]
     reasoning: ReasoningFormat = ANY_FORMAT
-    parameters: Collection[str] = ()
+    parameter_names: Collection[str] = ()
     """Request parameters whose names may be quoted from the provider's error message."""
     has_fallback: bool = False
     headers: Mapping[str, str] | None = None
     is_continuation: bool = False
     """Whether the request continues an interrupted answer; it then counts as a retry."""
-    build_without_system: "Callable[[], ChatRequest] | None" = None
+    build_without_system_role: "Callable[[], ChatRequest] | None" = None
     """Builds the request that is sent instead if the model rejects system messages."""
 
 
@@ -207,7 +207,7 @@ class ChatRequestRunner:
         self._max_retries = max_retries
         self._clock = clock or SystemClock()
         self._random = random_source or random.SystemRandom()
-        self._budget = RetryBudget()
+        self._retry_budget = RetryBudget()
         self._lasting_errors: dict[str, tuple[float, RequestFailed]] = {}
         """By model: until when requests with a fallback skip it, and its last error."""
         self._unmatched_end_tags: dict[str, str] = {}
@@ -225,7 +225,7 @@ class ChatRequestRunner:
         self,
         request: ChatRequest,
         report_prompt_tokens: Callable[[int], None] | None = None,
-        report_rejected_length: Callable[[RejectedLength], None] | None = None,
+        report_context_overflow: Callable[[ContextOverflow], None] | None = None,
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Send a request, stream its answer like `Backend.generate`, and report prompt lengths."""
         current_time = asyncio.get_running_loop().time
@@ -264,7 +264,7 @@ class ChatRequestRunner:
                 retry_args = (request, retry_count, load_deadline)
                 pause_seconds = None if gives_up else self._pause_before_retry(error, *retry_args)
                 if pause_seconds is None or pause_seconds >= deadline - current_time():
-                    raise _unavailable_error(error, report_rejected_length) from error
+                    raise _unavailable_error(error, report_context_overflow) from error
                 rate_limit_wait = self._log_and_report_retry(error, request, pause_seconds)
             else:
                 breaker.record_outcome(self._clock.monotonic(), succeeded=True)
@@ -284,24 +284,24 @@ class ChatRequestRunner:
 
     def _raise_if_still_failing(self, request: ChatRequest) -> None:
         """Raise the model's last error again if it probably persists and a fallback can answer."""
-        lasts_until, error = self._lasting_errors.get(request.model, (0.0, None))
+        skipped_until, error = self._lasting_errors.get(request.model, (0.0, None))
         if error is None or not request.has_fallback:
             return
-        if self._clock.monotonic() < lasts_until:
+        if self._clock.monotonic() < skipped_until:
             raise BackendUnavailable(str(error), error.notice) from error
         self._record_lasting_error(error, request.model)  # lets this request try the model again
 
     def _record_lasting_error(self, error: RequestFailed, model: str) -> None:
         if error.affects_other_prompts:
-            lasts_until = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
-            self._lasting_errors[model] = lasts_until, error
+            skipped_until = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
+            self._lasting_errors[model] = skipped_until, error
         else:
             self._lasting_errors.pop(model, None)
 
     def _charge_retry_budget(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
         if not request.is_continuation:
-            self._budget.record_call()
-        elif breaker.is_open or not self._budget.spend_retry():
+            self._retry_budget.record_call()
+        elif breaker.is_open or not self._retry_budget.spend_retry():
             raise BackendUnavailable(f"{self._endpoint} fails too often to continue an answer")
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
@@ -328,7 +328,7 @@ class ChatRequestRunner:
         max_wait_seconds = retries.MAX_RETRY_AFTER_SECONDS
         if request.has_fallback:
             max_wait_seconds = retries.MAX_WAIT_BEFORE_FALLBACK_SECONDS
-        if error.retry_after_seconds > max_wait_seconds or not self._budget.spend_retry():
+        if error.retry_after_seconds > max_wait_seconds or not self._retry_budget.spend_retry():
             return None
         jitter = self._random.uniform(0, retries.max_backoff_seconds(retry_count))
         return error.retry_after_seconds + jitter
@@ -343,30 +343,30 @@ class ChatRequestRunner:
         try:
             response = await self._post(request, timeouts)
         except RequestFailed as error:
-            if not (error.rejects_system_role and request.build_without_system):
+            if not (error.rejects_system_role and request.build_without_system_role):
                 raise
-            response = await self._post(request.build_without_system(), timeouts)
+            response = await self._post(request.build_without_system_role(), timeouts)
         try:
             parser = self._create_parser(response, request)
             read_pauses = iter(_READ_PAUSES)
             pause_seconds = 0.0
             while not parser.done:
                 chunk = await self._next_chunk(response, parser, timeouts, pause_seconds)
-                parsed = parser.feed(chunk) if chunk else parser.parse_end()
-                if parsed.has_progress:
-                    timeouts.record_progress(has_text=bool(parsed.text))
-                if parser.reason is not None:
+                parsed_chunk = parser.feed(chunk) if chunk else parser.parse_end()
+                if parsed_chunk.has_progress:
+                    timeouts.record_progress(has_text=bool(parsed_chunk.text))
+                if parser.finish_reason is not None:
                     timeouts.record_finish()
-                if parsed.retracts_earlier_text:
+                if parsed_chunk.retracts_earlier_text:
                     yield Retraction()
-                if parsed.reasoning:
-                    yield ReasoningDelta(parsed.reasoning)
-                if parsed.text:
-                    yield Delta(parsed.text)
-                if parsed.error and parser.reason is None:
-                    raise parsed.error
+                if parsed_chunk.reasoning:
+                    yield ReasoningDelta(parsed_chunk.reasoning)
+                if parsed_chunk.text:
+                    yield Delta(parsed_chunk.text)
+                if parsed_chunk.error and parser.finish_reason is None:
+                    raise parsed_chunk.error
                 # No pause after a keep-alive: it would not count toward the timeouts.
-                answer_continues = parsed.has_progress and parser.reason is None
+                answer_continues = parsed_chunk.has_progress and parser.finish_reason is None
                 pause_seconds = next(read_pauses, _READ_PAUSES[-1]) if answer_continues else 0.0
         finally:
             await response.close()
@@ -376,7 +376,7 @@ class ChatRequestRunner:
     def _remember_unmatched_end_tag(self, parser: StreamParser, model: str) -> None:
         if parser.unmatched_end_tag is not None:
             self._unmatched_end_tags[model] = parser.unmatched_end_tag
-        elif parser.reason is FinishReason.STOP:
+        elif parser.finish_reason is FinishReason.STOP:
             self._unmatched_end_tags.pop(model, None)
 
     def _create_parser(self, response: HttpResponse, request: ChatRequest) -> StreamParser:
@@ -388,12 +388,12 @@ class ChatRequestRunner:
             problem = "a compressed response, which was not requested"
             raise errors.malformed_error(self._endpoint, problem)
         reasoning = request.reasoning
-        if (end := self._unmatched_end_tags.get(request.model)) and not request.is_continuation:
-            reasoning = replace(reasoning, assumed_end_tag=end)
+        if (end_tag := self._unmatched_end_tags.get(request.model)) and not request.is_continuation:
+            reasoning = replace(reasoning, assumed_end_tag=end_tag)
         context = ResponseContext(
             self._endpoint,
             request.model,
-            request.stop,
+            request.stop_strings,
             is_streamed=content_type != "application/json",
             now=self._clock.now(),
             reasoning=reasoning,
@@ -407,14 +407,16 @@ class ChatRequestRunner:
             with timeouts.limit_wait(pause_seconds) as deadline:
                 return await response.read(deadline, pause_seconds)
         except (RequestFailed, ConnectionFailed) as error:
-            if parser.reason is not None:
+            if parser.finish_reason is not None:
                 return b""  # the answer is complete, only its usage is missing
             if isinstance(error, RequestFailed):
                 raise
             raise errors.interrupted_error(self._endpoint, str(error)) from error
 
     async def _post(self, request: ChatRequest, timeouts: Timeouts) -> HttpResponse:
-        failure_translation = translate_failures(self._endpoint, request.model, request.parameters)
+        failure_translation = translate_failures(
+            self._endpoint, request.model, request.parameter_names
+        )
         with timeouts.limit_wait() as deadline, failure_translation:
             return await self._send(request.path, request.body, deadline, request.headers)
 
@@ -423,18 +425,18 @@ class ChatRequestRunner:
         model_list: Awaitable[Sequence[str]],
         models: Sequence[str] = (),
         *,
-        lists_all: bool = True,
+        is_list_complete: bool = True,
     ) -> str:
         """Return a description of the service. Raises `BackendUnavailable` if it does not answer.
 
-        With `lists_all`, it is also an error if the service does not list one of the models.
+        If `is_list_complete`, it is also an error if the service does not list one of the models.
         """
         names = await self.fetch_model_list(model_list, next(iter(models), "default"))
         if names is None:
             endpoint = self._endpoint
             return f"answers at {endpoint.base_url}, but lists no models{endpoint.path_hint}"
         missing_models = [model for model in models if not _is_listed(model, names)]
-        if missing_models and lists_all:
+        if missing_models and is_list_complete:
             problem = f"{self._endpoint} has no model {{!r}} at {self._endpoint.base_url}; {{}}"
             lines = [problem.format(one, _suggest_models(one, names)) for one in missing_models]
             raise BackendUnavailable("\n".join(lines))
@@ -474,10 +476,10 @@ class ChatRequestRunner:
 
 
 def translate_http_error(
-    endpoint: Endpoint, model: str, error: HttpStatusError, parameters: Collection[str] = ()
+    endpoint: Endpoint, model: str, error: HttpStatusError, parameter_names: Collection[str] = ()
 ) -> RequestFailed:
     return errors.translate_status(
-        *(endpoint, model, error.status, error.headers, error.body, time.time(), parameters)
+        *(endpoint, model, error.status, error.headers, error.body, time.time(), parameter_names)
     )
 
 
@@ -487,11 +489,11 @@ def _interrupted_error(error: RequestFailed) -> BackendInterrupted:
 
 
 def _unavailable_error(
-    error: RequestFailed, report_rejected_length: Callable[[RejectedLength], None] | None
+    error: RequestFailed, report_context_overflow: Callable[[ContextOverflow], None] | None
 ) -> BackendUnavailable:
-    if error.rejected_length is None or report_rejected_length is None:
+    if error.context_overflow is None or report_context_overflow is None:
         return BackendUnavailable(str(error), error.notice)
-    report_rejected_length(error.rejected_length)
+    report_context_overflow(error.context_overflow)
     return ContextExceeded(str(error), error.notice)
 
 
@@ -507,21 +509,23 @@ def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> 
 
 
 def _is_listed(model: str, models: Collection[str]) -> bool:
-    """Return whether a model is listed, also with a tag (Ollama), folder (Gemini), or wildcard."""
+    """Return whether a model is listed, even with a tag (Ollama), folder (Gemini), or wildcard."""
     names = {model, f"{model}:latest", f"models/{model}"}
     if "/" in model:
         names.add(model.rpartition(":")[0])  # OpenRouter adds options: vendor/model:online
-    wildcards = (one for one in models if "*" in one)
-    return not names.isdisjoint(models) or any(fnmatchcase(model, one) for one in wildcards)
+    wildcards = (name for name in models if "*" in name)
+    return not names.isdisjoint(models) or any(fnmatchcase(model, pattern) for pattern in wildcards)
 
 
 def _suggest_models(model: str, models: Sequence[str]) -> str:
     if not models:
         return "it lists none"
-    names = {one.lower(): one for one in models}
+    names = {name.lower(): name for name in models}
     matches = get_close_matches(model.lower(), names, n=1, cutoff=_MIN_SIMILARITY)
-    sentence_end = f"t has {', '.join(models[:_MAX_NAMED_MODELS])}"
-    return f"did you mean {names[matches[0]]!r}? I{sentence_end}" if matches else f"i{sentence_end}"
+    first_models = ", ".join(models[:_MAX_NAMED_MODELS])
+    if not matches:
+        return f"it has {first_models}"
+    return f"did you mean {names[matches[0]]!r}? It has {first_models}"
 
 
 def read_model_list(body: bytes) -> Sequence[str]:
@@ -548,13 +552,13 @@ def is_web_page(body: bytes) -> bool:
 
 @contextmanager
 def translate_failures(
-    endpoint: Endpoint, model: str, parameters: Collection[str] = ()
+    endpoint: Endpoint, model: str, parameter_names: Collection[str] = ()
 ) -> Iterator[None]:
     """Translate exceptions of a request to `RequestFailed`, except `TimeoutError`."""
     try:
         yield
     except HttpStatusError as error:
-        raise translate_http_error(endpoint, model, error, parameters) from None
+        raise translate_http_error(endpoint, model, error, parameter_names) from None
     except ConnectionFailed as error:
         raise errors.unreachable_error(endpoint, str(error)) from error
 

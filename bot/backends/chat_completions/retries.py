@@ -19,8 +19,8 @@ _MAX_BACKOFF_SECONDS = 8.0
 _MAX_RETRY_BUDGET = 10.0  # retries
 _BREAKER_WINDOW_CALLS = 20
 _SECONDS_BETWEEN_TRIALS = 5.0
-_MIN_DOWN_CALLS = 3
-_MIN_DOWN_REQUESTS = 2
+_MIN_DOWNTIME_CALLS = 3
+_MIN_DOWNTIME_REQUESTS = 2
 _FIRST_UNIX_TIME = 10**9  # smaller numbers are seconds to wait
 _MAX_ERROR_BYTES = 8192
 _NUMBER_PATTERN = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
@@ -40,15 +40,15 @@ def max_backoff_seconds(retry_count: int) -> float:
 
 def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) -> float:
     """Return how many seconds the headers or body of a response ask to wait; 0 if they do not."""
-    seconds = parse_wait_seconds(headers.get("retry-after-ms"), now) / 1000
-    seconds = seconds or parse_wait_seconds(headers.get("retry-after"), now)
+    wait_seconds = parse_wait_seconds(headers.get("retry-after-ms"), now) / 1000
+    wait_seconds = wait_seconds or parse_wait_seconds(headers.get("retry-after"), now)
     text = body[:_MAX_ERROR_BYTES].decode(errors="replace").lower()
     for pattern in (_WAIT_FIELD_PATTERN, _WAIT_WORDS_PATTERN):
-        if not seconds and (match := pattern.search(text)):
-            seconds = parse_wait_seconds(match[1], now)
-    if seconds:
-        return seconds
-    reset_waits = (
+        if not wait_seconds and (match := pattern.search(text)):
+            wait_seconds = parse_wait_seconds(match[1], now)
+    if wait_seconds:
+        return wait_seconds
+    reset_wait_seconds = (
         parse_wait_seconds(value, now)
         for name, value in ((name.lower(), value) for name, value in headers.items())
         if "ratelimit" in name
@@ -56,7 +56,7 @@ def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) 
         # Several limits may each have a reset time; only a used-up one matters.
         and headers.get(name.replace("reset", "remaining"), "0").strip() == "0"
     )
-    return max(reset_waits, default=0)
+    return max(reset_wait_seconds, default=0)
 
 
 def parse_wait_seconds(value: str | None, now: float) -> float:
@@ -72,8 +72,8 @@ def parse_wait_seconds(value: str | None, now: float) -> float:
                 seconds /= 1000
             seconds -= now if seconds > _FIRST_UNIX_TIME else 0
         elif re.fullmatch(_DURATION_PATTERN, value):
-            parts = re.findall(rf"({_NUMBER_PATTERN}) ?({_UNIT_PATTERN})", value)
-            seconds = sum(float(number) * _seconds_per_unit(unit) for number, unit in parts)
+            pairs = re.findall(rf"({_NUMBER_PATTERN}) ?({_UNIT_PATTERN})", value)
+            seconds = sum(float(number) * _seconds_per_unit(unit) for number, unit in pairs)
         elif re.match(r"\d{4}-", value, re.ASCII):
             seconds = datetime.fromisoformat(value).timestamp() - now
         else:
@@ -93,16 +93,16 @@ class RetryBudget:
     """Limits retries to a tenth of all calls, so as not to overload a struggling provider."""
 
     def __init__(self) -> None:
-        self._tokens = 3.0
+        self._retries_left = 3.0
 
     def record_call(self) -> None:
-        self._tokens = min(_MAX_RETRY_BUDGET, self._tokens + 0.1)
+        self._retries_left = min(_MAX_RETRY_BUDGET, self._retries_left + 0.1)
 
     def spend_retry(self) -> bool:
         # In floating point, ten times 0.1 adds up to slightly less than 1.
-        if self._tokens < 1 - 1e-9:
+        if self._retries_left < 1 - 1e-9:
             return False
-        self._tokens -= 1
+        self._retries_left -= 1
         return True
 
 
@@ -118,8 +118,8 @@ class CircuitBreaker:
         self._failure_share = failure_share
         self._down_seconds = down_seconds
         self._down_since: float | None = None
-        self._down_calls = 0
-        self._down_requests = 0
+        self._downtime_call_count = 0
+        self._downtime_request_count = 0
         self._opened_at: float | None = None
         self.failed_trial_count = 0
 
@@ -175,14 +175,14 @@ class CircuitBreaker:
             return False
         if self._down_since is None:
             self._down_since = now
-        self._down_calls += 1
-        self._down_requests += not is_retry
+        self._downtime_call_count += 1
+        self._downtime_request_count += not is_retry
         return (
-            self._down_calls >= _MIN_DOWN_CALLS
-            and self._down_requests >= _MIN_DOWN_REQUESTS
+            self._downtime_call_count >= _MIN_DOWNTIME_CALLS
+            and self._downtime_request_count >= _MIN_DOWNTIME_REQUESTS
             and now - self._down_since >= self._down_seconds
         )
 
     def _forget_downtime(self) -> None:
         self._down_since = None
-        self._down_calls = self._down_requests = 0
+        self._downtime_call_count = self._downtime_request_count = 0

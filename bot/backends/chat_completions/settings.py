@@ -91,12 +91,12 @@ class HttpProviderSettings(ProviderSettings):
 def provider_address(
     settings: HttpProviderSettings,
     provider: str,
-    addresses: Mapping[str, str],
+    default_addresses: Mapping[str, str],
     keyless_providers: Collection[str] = (),
 ) -> str:
     """Return the provider's address; raises ValueError if that or a required key is missing."""
     prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
-    base_url = settings.base_url or addresses.get(provider)
+    base_url = settings.base_url or default_addresses.get(provider)
     if base_url is None:
         raise ValueError(f"provider {provider!r} has no address; set {prefix}BASE_URL")
     has_keys = bool(settings.keys) or settings.stored_keys

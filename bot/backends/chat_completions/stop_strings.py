@@ -1,6 +1,6 @@
 """Collect a prompt's stop strings, and end the answer at the first one.
 
-Services accept at most four stop strings, and some ignore them, so answers are searched here, too.
+Services accept at most four stop strings, and some ignore them, so answers are also searched here.
 """
 
 import re
@@ -28,30 +28,34 @@ def collect_stop_strings(prompt: Prompt) -> tuple[str, ...]:
 class StopStringFilter:
     """Passes text through up to the first stop string; holds back the possible start of one."""
 
-    def __init__(self, stop: Sequence[str]) -> None:
+    def __init__(self, stop_strings: Sequence[str]) -> None:
         self.has_matched = False
-        self._stop = [each for each in stop if each]
-        self._first_char = _compile_char_pattern(frozenset([each[0] for each in self._stop]))
-        self._held_text = ""
+        self._stop_strings = [text for text in stop_strings if text]
+        self._first_char_pattern = _compile_char_pattern(
+            frozenset([text[0] for text in self._stop_strings])
+        )
+        self._buffer = ""
 
     def feed(self, text: str) -> str:
-        if self.has_matched or not self._stop:
+        if self.has_matched or not self._stop_strings:
             return "" if self.has_matched else text
-        text = self._held_text + text
-        if self._first_char.search(text) is None:
+        text = self._buffer + text
+        if self._first_char_pattern.search(text) is None:
             return text  # the usual case
-        matches = [(at + len(stop), at) for stop in self._stop if (at := text.find(stop)) >= 0]
+        matches = [
+            (at + len(stop), at) for stop in self._stop_strings if (at := text.find(stop)) >= 0
+        ]
         if matches:
             self.has_matched = True
-            self._held_text = ""
-            _, begin = min(matches)  # the stop string that ends first
-            return text[:begin]
-        held_length = max(partial_match_length(text, stop) for stop in self._stop)
-        self._held_text = text[len(text) - held_length :]
-        return text[: len(text) - held_length]
+            self._buffer = ""
+            _, start = min(matches)  # the stop string that ends first
+            return text[:start]
+        held_back_length = max(partial_match_length(text, stop) for stop in self._stop_strings)
+        self._buffer = text[len(text) - held_back_length :]
+        return text[: len(text) - held_back_length]
 
     def flush(self) -> str:
-        text, self._held_text = self._held_text, ""
+        text, self._buffer = self._buffer, ""
         return text
 
 
@@ -60,7 +64,7 @@ def _compile_char_pattern(chars: Collection[str]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(chars))))
 
 
-def partial_match_length(text: str, stop: str) -> int:
-    """Return the length of the longest suffix of `text` that is a proper prefix of `stop`."""
-    possible_lengths = range(min(len(text), len(stop) - 1), 0, -1)
-    return next((size for size in possible_lengths if text.endswith(stop[:size])), 0)
+def partial_match_length(text: str, stop_string: str) -> int:
+    """Return the length of `text`'s longest suffix that is a proper prefix of `stop_string`."""
+    possible_lengths = range(min(len(text), len(stop_string) - 1), 0, -1)
+    return next((size for size in possible_lengths if text.endswith(stop_string[:size])), 0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from bot.backends.chat_completions import errors
-from bot.backends.chat_completions.deltas import ReturnedFields, ToolCallParser
+from bot.backends.chat_completions.deltas import RoundTripFields, ToolCallParser
 from bot.backends.chat_completions.errors import Endpoint, RequestFailed
 from bot.backends.chat_completions.reasoning import (
     ANY_FORMAT,
@@ -44,14 +44,14 @@ class SseParser:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of the completed events; raise ValueError if an event is too long."""
-        data, half_line_end = self._partial_event + chunk, b""
+        data, carriage_return = self._partial_event + chunk, b""
         if b"\r" in data:
             if data.endswith(b"\r"):  # may be the first half of CRLF
-                data, half_line_end = data[:-1], b"\r"
+                data, carriage_return = data[:-1], b"\r"
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        *blocks, rest = data.split(b"\n\n")
-        self._partial_event = rest + half_line_end
-        if max(map(len, (*blocks, rest))) > self._max_event_bytes:
+        *blocks, incomplete_block = data.split(b"\n\n")
+        self._partial_event = incomplete_block + carriage_return
+        if max(map(len, (*blocks, incomplete_block))) > self._max_event_bytes:
             raise ValueError(f"an event of more than {self._max_event_bytes} bytes")
         events: list[bytes] = []
         for block in blocks:
@@ -88,7 +88,7 @@ class SseParser:
 class ResponseContext:
     endpoint: Endpoint
     model: str
-    stop: Sequence[str] = ()
+    stop_strings: Sequence[str] = ()
     is_streamed: bool = True
     """Whether the body is a stream of events instead of one JSON object."""
     now: float = 0.0
@@ -110,79 +110,79 @@ class StreamParser(ABC):
 
     def __init__(self, context: ResponseContext) -> None:
         self.done = False
-        self.reason: FinishReason | None = None
+        self.finish_reason: FinishReason | None = None
         self.usage = Usage()
         self._context = context
         self._reasoning_parser = ReasoningParser(context.reasoning)
-        self._stop_filter = StopStringFilter(context.stop)
-        self._sse = SseParser()
-        self._tool_calls = ToolCallParser()
-        self._returned_fields = ReturnedFields()
+        self._stop_filter = StopStringFilter(context.stop_strings)
+        self._sse_parser = SseParser()
+        self._tool_call_parser = ToolCallParser()
+        self._round_trip_fields = RoundTripFields()
         self._text_joiner = SurrogateJoiner()
         self._reasoning_joiner = SurrogateJoiner()
-        self._plain_response: list[bytes] | None = None if context.is_streamed else []
+        self._plain_response_chunks: list[bytes] | None = None if context.is_streamed else []
         self._received_bytes = 0
         self._has_events = False
-        self._text: list[str] = []
-        self._reasoning: list[str] = []
+        self._text_pieces: list[str] = []
+        self._reasoning_pieces: list[str] = []
         self._retracts_earlier_text = False
 
     def feed(self, chunk: bytes) -> ParsedChunk:
         self._received_bytes += len(chunk)
         if self._received_bytes > MAX_RESPONSE_BYTES:
             return self._malformed_chunk(f"more than {MAX_RESPONSE_BYTES} bytes")
-        if self._plain_response is not None:
-            self._plain_response.append(chunk)
+        if self._plain_response_chunks is not None:
+            self._plain_response_chunks.append(chunk)
             return ParsedChunk("")
         try:
-            events = self._sse.feed(chunk)
+            events = self._sse_parser.feed(chunk)
         except ValueError as error:
             return self._malformed_chunk(str(error))
         self._has_events = self._has_events or bool(events)
         return self._parse_events(events)
 
     def parse_end(self) -> ParsedChunk:
-        """Parse the rest after the connection closes; report an incomplete answer as an error."""
+        """Parse what remains at the end; report an incomplete answer as an error."""
         self.done = True
         try:
             last_events = (
-                self._sse.flush()
-                if self._plain_response is None
-                else self._split_plain_response(self._plain_response)
+                self._sse_parser.flush()
+                if self._plain_response_chunks is None
+                else self._split_plain_response(self._plain_response_chunks)
             )
         except ValueError as error:
             return self._malformed_chunk(str(error))
         parsed_chunk = self._parse_events(last_events)
         self._has_events = self._has_events or bool(last_events)
-        if self.reason is None and parsed_chunk.error is None:
+        if self.finish_reason is None and parsed_chunk.error is None:
             return self._parse_stray_lines(parsed_chunk)
         return parsed_chunk
 
     def _split_plain_response(self, chunks: Sequence[bytes]) -> Sequence[bytes]:
         body = b"".join(chunks).removeprefix(b"\xef\xbb\xbf")
         if body.startswith(_EVENT_STARTS):
-            return [*self._sse.feed(body), *self._sse.flush()]
+            return [*self._sse_parser.feed(body), *self._sse_parser.flush()]
         return [body]
 
     def _parse_stray_lines(self, parsed_chunk: ParsedChunk) -> ParsedChunk:
         """Parse lines outside of events: an error, or an answer in plain JSON."""
-        lines, endpoint = self._sse.stray_lines, self._context.endpoint
+        lines, endpoint = self._sse_parser.stray_lines, self._context.endpoint
         if not lines:
             return replace(parsed_chunk, error=errors.interrupted_error(endpoint))
         if lines[0].lstrip().startswith(b"<"):
             return replace(parsed_chunk, error=errors.malformed_error(endpoint, "a web page"))
         body = lines[-1] if self._has_events else b"\n".join(lines)
         stray_chunk = self._parse_events([body.removeprefix(b"error:")])  # from older llama.cpp
-        if not self._has_events and self.reason is not None:
+        if not self._has_events and self.finish_reason is not None:
             return stray_chunk
-        self.reason = None  # after events, only an error matters
+        self.finish_reason = None  # after events, only an error matters
         return replace(parsed_chunk, error=stray_chunk.error or errors.interrupted_error(endpoint))
 
     @property
     def finish_event(self) -> Finish:
-        calls = self._tool_calls.calls
-        attached_fields = self._returned_fields.fields if calls else {}
-        return Finish(self.reason or FinishReason.STOP, self.usage, calls, attached_fields)
+        calls = self._tool_call_parser.calls
+        attached_fields = self._round_trip_fields.fields if calls else {}
+        return Finish(self.finish_reason or FinishReason.STOP, self.usage, calls, attached_fields)
 
     @property
     def unmatched_end_tag(self) -> str | None:
@@ -192,30 +192,30 @@ class StreamParser(ABC):
     def _parse_event(self, data: bytes) -> bool:
         """Parse an event or a whole response; return whether it contains model output.
 
-        Implementations pass text to `_add_text` and `_add_reasoning`, and set `done`, `reason`,
-        and `usage` when known. Raises `RequestFailed`.
+        Implementations pass text to `_add_text` and `_add_reasoning`, and set `done`,
+        `finish_reason`, and `usage` when known. Raises `RequestFailed`.
         """
 
-    def _read_plain_texts(self, events: Sequence[bytes], start: int) -> Sequence[str]:
-        """Return the texts of consecutive events from `start` that contain nothing but text."""
+    def _read_plain_texts(self, events: Sequence[bytes], start_index: int) -> Sequence[str]:
+        """Return the texts of consecutive events, from `start_index`, that contain only text."""
         return ()
 
     def _add_text(self, text: str) -> None:
         self._add_separated_text(self._reasoning_parser.feed(self._text_joiner.feed(text)))
         if self._stop_filter.has_matched:
-            self.reason, self.done = FinishReason.STOP, True
+            self.finish_reason, self.done = FinishReason.STOP, True
 
     def _add_separated_text(self, separated_text: SeparatedText) -> None:
         if separated_text.retracts_earlier_text:
-            self._reasoning += self._text
-            self._text.clear()
-            self._stop_filter = StopStringFilter(self._context.stop)
+            self._reasoning_pieces += self._text_pieces
+            self._text_pieces.clear()
+            self._stop_filter = StopStringFilter(self._context.stop_strings)
             self._retracts_earlier_text = True
-        self._reasoning.append(separated_text.reasoning)
-        self._text.append(self._stop_filter.feed(separated_text.answer))
+        self._reasoning_pieces.append(separated_text.reasoning)
+        self._text_pieces.append(self._stop_filter.feed(separated_text.answer))
 
     def _add_reasoning(self, text: str) -> None:
-        self._reasoning.append(self._reasoning_joiner.feed(text))
+        self._reasoning_pieces.append(self._reasoning_joiner.feed(text))
         if text:
             self._reasoning_parser.record_separate_reasoning()
 
@@ -225,39 +225,41 @@ class StreamParser(ABC):
     def _parse_events(self, events: Sequence[bytes]) -> ParsedChunk:
         has_progress = False
         error: RequestFailed | None = None
-        at = 0
-        while at < len(events) and not self._stop_filter.has_matched:
-            if self.reason is None and (plain_texts := self._read_plain_texts(events, at)):
+        index = 0
+        while index < len(events) and not self._stop_filter.has_matched:
+            if self.finish_reason is None and (
+                plain_texts := self._read_plain_texts(events, index)
+            ):
                 self._add_text("".join(plain_texts))
                 has_progress = True
-                at += len(plain_texts)
+                index += len(plain_texts)
                 continue
             try:
-                has_progress = self._parse_event(events[at]) or has_progress
+                has_progress = self._parse_event(events[index]) or has_progress
             except RequestFailed as failed:
                 error = failed
                 break
             if self.done:
                 break
-            at += 1
-        if error or self.reason is not None:
+            index += 1
+        if error or self.finish_reason is not None:
             self._add_text(self._text_joiner.flush())
-            self._reasoning.append(self._reasoning_joiner.flush())
-            is_cut = self.reason is not FinishReason.STOP
-            has_tool_calls = bool(self._tool_calls.calls)
+            self._reasoning_pieces.append(self._reasoning_joiner.flush())
+            is_cut = self.finish_reason is not FinishReason.STOP
+            has_tool_calls = bool(self._tool_call_parser.calls)
             parser = self._reasoning_parser
             self._add_separated_text(parser.flush(is_cut=is_cut, has_tool_calls=has_tool_calls))
-            self._text.append(self._stop_filter.flush())
-        text, reasoning = "".join(self._text), "".join(self._reasoning)
+            self._text_pieces.append(self._stop_filter.flush())
+        text, reasoning = "".join(self._text_pieces), "".join(self._reasoning_pieces)
         chunk = ParsedChunk(text, reasoning, has_progress, error, self._retracts_earlier_text)
-        self._text.clear()
-        self._reasoning.clear()
+        self._text_pieces.clear()
+        self._reasoning_pieces.clear()
         self._retracts_earlier_text = False
         return chunk
 
 
 def decode_event(data: bytes) -> object:
-    """Decode an event's JSON, perhaps with half a surrogate pair; raise ValueError if invalid."""
+    """Decode an event's JSON, even with half a surrogate pair; raise ValueError if invalid."""
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

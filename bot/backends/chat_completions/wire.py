@@ -65,8 +65,8 @@ def to_wire(
     ]
     if sends_names:
         for message, each in zip(messages, prompt.messages, strict=True):
-            message |= _name_field(each.name)
-    messages = [dict(each) for each in adapt_messages(messages, quirks.capabilities)]
+            message |= _build_name_field(each.name)
+    messages = [dict(message) for message in adapt_messages(messages, quirks.capabilities)]
     if quirks.marks_cached_prefix:
         _mark_stable_prefix(messages)
     prefill = prompt.begun
@@ -74,7 +74,7 @@ def to_wire(
         prefill = f"{messages.pop()['content'].rstrip()}{prefill}"
     messages += tool_exchanges_to_wire(prompt)
     if prompt.tools:
-        fields["tools"] = [tool_spec_to_wire(one) for one in prompt.tools]
+        fields["tools"] = [tool_spec_to_wire(spec) for spec in prompt.tools]
     if prefill and quirks.continuation and not (prompt.tool_exchanges and not prompt.begun):
         message_fields, request_fields = quirks.continuation
         fields |= request_fields
@@ -85,15 +85,19 @@ def to_wire(
 def _mark_stable_prefix(messages: Sequence[dict[str, Any]]) -> None:
     """Set up to four cache breakpoints in the prefix that the next prompt will share."""
     roles = [message["role"] for message in messages]
-    begin = next((at for at, role in enumerate(roles) if role != "system"), len(roles))
-    answers = [at for at, role in enumerate(roles[:-1]) if role == "assistant"]
-    for at in {*range(min(1, begin)), *range(max(0, begin - 1), begin), *answers[-1:]}:
-        content = messages[at]["content"]
+    system_count = next((index for index, role in enumerate(roles) if role != "system"), len(roles))
+    answer_indexes = [index for index, role in enumerate(roles[:-1]) if role == "assistant"]
+    for index in {
+        *range(min(1, system_count)),
+        *range(max(0, system_count - 1), system_count),
+        *answer_indexes[-1:],
+    }:
+        content = messages[index]["content"]
         is_text = isinstance(content, str)
         parts: list[dict[str, Any]] = [{"type": "text", "text": content}] if is_text else content
         if parts and parts[-1].get("text", "-").strip():  # an empty text cannot be marked
             parts[-1]["cache_control"] = {"type": "ephemeral"}
-            messages[at]["content"] = parts
+            messages[index]["content"] = parts
 
 
 def _part_to_wire(part: str | Image) -> dict[str, object]:
@@ -113,13 +117,13 @@ def build_request_parameters(prompt: Prompt) -> dict[str, object]:
             ),
         )
     return {
-        name: each
-        for name, each in prompt.parameters.items()
+        name: value
+        for name, value in prompt.parameters.items()
         if name not in STRING_TEMPLATE_PARAMETERS
     }
 
 
-def _name_field(author_label: str | None) -> dict[str, str]:
+def _build_name_field(author_label: str | None) -> dict[str, str]:
     name = (author_label or "").replace(" ", "_").replace("#", "-")
     return {"name": name} if _ACCEPTED_NAME_PATTERN.fullmatch(name) else {}
 
@@ -130,12 +134,12 @@ class ChatCompletionsParser(StreamParser):
     _has_deltas = False
 
     @override
-    def _read_plain_texts(self, events: Sequence[bytes], start: int) -> Sequence[str]:
+    def _read_plain_texts(self, events: Sequence[bytes], start_index: int) -> Sequence[str]:
         texts: list[str] = []
         decode = _plain_chunk_decoder.decode
         try:
-            for at in range(start, len(events)):
-                text = decode(events[at]).choices[0].delta.content
+            for index in range(start_index, len(events)):
+                text = decode(events[index]).choices[0].delta.content
                 if not text:
                     break
                 texts.append(text)
@@ -148,7 +152,7 @@ class ChatCompletionsParser(StreamParser):
     def _parse_event(self, data: bytes) -> bool:
         if data.strip() == b"[DONE]":
             self.done = True
-            if self.reason is None:
+            if self.finish_reason is None:
                 raise errors.interrupted_error(self._context.endpoint)
             return False
         if data.strip() in _EMPTY_EVENTS:
@@ -156,8 +160,8 @@ class ChatCompletionsParser(StreamParser):
         chunk = self._decode(data)
         if chunk.usage:
             self.usage = _parse_usage(chunk.usage)
-        choice = next((each for each in chunk.choices or () if each.is_first), None)
-        if choice is None or self.reason is not None:
+        choice = next((choice for choice in chunk.choices or () if choice.is_first), None)
+        if choice is None or self.finish_reason is not None:
             return False
         has_content = self._add_choice(choice)
         if self._stop_filter.has_matched:
@@ -167,7 +171,7 @@ class ChatCompletionsParser(StreamParser):
         if finish_reason in _FAILURE_REASONS:
             raise errors.interrupted_error(self._context.endpoint)
         if finish_reason:
-            self.reason = _FINISH_REASONS.get(finish_reason, FinishReason.STOP)
+            self.finish_reason = _FINISH_REASONS.get(finish_reason, FinishReason.STOP)
         return bool(has_content or finish_reason)
 
     def _add_choice(self, choice: "_Choice") -> bool:
@@ -176,14 +180,14 @@ class ChatCompletionsParser(StreamParser):
         calls = _find_tool_calls(delta)
         is_delta = delta is not choice.message
         if is_delta or not self._has_deltas:  # a message after deltas repeats the whole answer
-            self._returned_fields.feed(delta)
+            self._round_trip_fields.feed(delta)
             self._add_reasoning(reasoning)
             self._add_text(text)
         if is_delta:
-            self._tool_calls.feed(calls)
+            self._tool_call_parser.feed(calls)
             self._has_deltas = self._has_deltas or bool(text or reasoning)
         if choice.message:
-            self._tool_calls.replace_calls(_find_tool_calls(choice.message))
+            self._tool_call_parser.replace_calls(_find_tool_calls(choice.message))
         return bool(text or reasoning or calls)
 
     def _decode(self, data: bytes) -> "_Chunk":
@@ -267,15 +271,15 @@ def _parse_usage(value: object) -> Usage:
     usage = value if isinstance(value, dict) else {}
     details = usage.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
-    cache_reads = details.get("cached_tokens")
-    cache_writes = details.get("cache_write_tokens") or usage.get("cache_creation_input_tokens")
+    cached_tokens = details.get("cached_tokens")
+    written_tokens = details.get("cache_write_tokens") or usage.get("cache_creation_input_tokens")
     return Usage(
         prompt_tokens=parse_token_count(usage.get("prompt_tokens")),
         cached_tokens=parse_token_count(
-            cache_reads or usage.get("prompt_cache_hit_tokens")
+            cached_tokens or usage.get("prompt_cache_hit_tokens")
         ),  # DeepSeek's
         output_tokens=parse_token_count(usage.get("completion_tokens")),
-        written_tokens=parse_token_count(cache_writes),  # OpenAI's and OpenRouter's, and LiteLLM's
+        written_tokens=parse_token_count(written_tokens),  # OpenAI's, OpenRouter's, LiteLLM's
     )
 
 
@@ -305,9 +309,9 @@ def _is_error_report(event: object) -> bool:
             return True
         case {"detail": detail} if detail:
             return True
-        case {"message": str(text), **more} if text:
-            has_error_name = more.get("code") is not None or more.get("type") is not None
-            return has_error_name or more.get("object") == "error"
+        case {"message": str(text), **others} if text:
+            has_error_code = others.get("code") is not None or others.get("type") is not None
+            return has_error_code or others.get("object") == "error"
         case _:
             return False
 
@@ -338,7 +342,7 @@ def _shorten_data(value: Any) -> Any:
                 for name, each in value.items()
             }
         case list() | tuple():
-            return [_shorten_data(each) for each in value]
+            return [_shorten_data(item) for item in value]
         case _:
             return value
 

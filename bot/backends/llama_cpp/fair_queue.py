@@ -109,7 +109,7 @@ class FairQueue:
             self._served_count += 1
             self._last_service_numbers.update(dict.fromkeys(ticket.requesters, self._served_count))
             other_slot_count = self._running_by_chat.total() - self._running_by_chat[ticket.chat_id]
-            self._shares.record_slot(ticket.chat_id, other_slot_count)
+            self._shares.record_slot_use(ticket.chat_id, other_slot_count)
             self._running_by_chat[ticket.chat_id] += 1
             ticket.admitted_at = self._clock.monotonic()
             ticket.admission.set()

@@ -49,17 +49,17 @@ _ModerationResults = Annotated[list[_ModerationResult], msgspec.Meta(min_length=
 class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
     """A provider that speaks OpenAI's chat completions API."""
 
-    def __init__(self, settings: OpenAISettings, name: str, clock: Clock | None = None) -> None:
+    def __init__(self, settings: OpenAISettings, provider: str, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
         self._connections = KeyRotation(partial(OpenAIConnection, settings), settings, clock)
-        super().__init__(settings, name, self._connections, ChatCompletionsParser, clock)
+        super().__init__(settings, provider, self._connections, ChatCompletionsParser, clock)
         self._session_key = secrets.token_bytes()
         self._models_without_system_role: set[str] = set()
 
     @override
     def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:
         sends_names = bool(self._settings.message_names)
-        has_system_message = any(one.role == "system" for one in prompt.messages)
+        has_system_message = any(message.role == "system" for message in prompt.messages)
         can_drop_system_role = has_system_message and model not in self._models_without_system_role
         return ChatRequest(
             "/chat/completions",
@@ -69,13 +69,13 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
             has_fallback=prompt.has_fallback,
             headers=self._build_session_header(prompt),
             is_continuation=bool(prompt.begun),
-            build_without_system=partial(self._rebuild_without_system_role, prompt, model)
+            build_without_system_role=partial(self._rebuild_without_system_role, prompt, model)
             if can_drop_system_role
             else None,
         )
 
     def _rebuild_without_system_role(self, prompt: Prompt, model: str) -> ChatRequest:
-        """Rebuild a rejected request without a system message; send the model none from now on."""
+        """Rebuild a rejected request without a system message, as later requests will be, too."""
         self._models_without_system_role.add(model)
         return self._to_request(prompt, model)
 
@@ -97,7 +97,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
     async def transcribe(self, name: str, audio: bytes) -> str:
         model, seconds = self._settings.transcription_model or "", _TRANSCRIPTION_TIMEOUT_SECONDS
         body = await self._request_json(
-            model, seconds, lambda one: one.transcribe(model, name, audio, seconds)
+            model, seconds, lambda connection: connection.transcribe(model, name, audio, seconds)
         )
         if not isinstance(text := body.get("text"), str):
             raise BackendUnavailable(str(errors.malformed_error(self._endpoint, "no text")))
@@ -112,14 +112,14 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
     async def moderate(self, texts: Sequence[str]) -> Sequence[str]:
         model, seconds = self._settings.moderation_model or "", _MODERATION_TIMEOUT_SECONDS
         body = await self._request_json(
-            model, seconds, lambda one: one.moderate(model, list(texts), seconds)
+            model, seconds, lambda connection: connection.moderate(model, list(texts), seconds)
         )
         try:
             moderation_results = msgspec.convert(body.get("results"), _ModerationResults)
         except msgspec.ValidationError as error:
             malformed_error = errors.malformed_error(self._endpoint, str(error))
             raise BackendUnavailable(str(malformed_error)) from None
-        flagged_categories = [one.categories for one in moderation_results if one.flagged]
+        flagged_categories = [result.categories for result in moderation_results if result.flagged]
         names = {name for one in flagged_categories for name, applies in one.items() if applies}
         return sorted(names) or ["flagged"] * bool(flagged_categories)
 
@@ -147,7 +147,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         return await self._request_runner.check(
             self._connection.list_models(),
             list(dict.fromkeys(names)),
-            lists_all=service is None or service.lists_all,
+            is_list_complete=service is None or service.lists_all,
         )
 
     @override
@@ -174,8 +174,8 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
 
 @lru_cache(_MAX_CACHED_HASHES)
-def _hash_conversation(key: bytes, conversation: str) -> str:
-    return hmac.digest(key, conversation.encode(), "sha256")[:_SESSION_HASH_BYTES].hex()
+def _hash_conversation(key: bytes, conversation_id: str) -> str:
+    return hmac.digest(key, conversation_id.encode(), "sha256")[:_SESSION_HASH_BYTES].hex()
 
 
 def make(provider: str, settings: OpenAISettings, _data_dir: Path, _renderer: Renderer) -> Backend:

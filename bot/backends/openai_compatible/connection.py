@@ -65,9 +65,9 @@ class OpenAIConnection(KeyedConnection):
     def __init__(self, settings: OpenAISettings, key: SecretStr | None) -> None:
         self._headers = _build_headers(settings, key)
         self._client = _make_client(settings, key)
-        merges_urls = isinstance(self._client, AsyncAzureOpenAI)
+        is_azure_client = isinstance(self._client, AsyncAzureOpenAI)
         # The client spends half as much time on complete URLs.
-        self._url_prefix = "" if merges_urls else str(self._client.base_url).removesuffix("/")
+        self._url_prefix = "" if is_azure_client else str(self._client.base_url).removesuffix("/")
 
     @override
     async def post(
@@ -246,8 +246,8 @@ class HttpTransport(httpx2.AsyncBaseTransport):
             response.status,
             # The client needs the headers of errors only. It must not decompress zip bombs.
             headers={
-                name: each
-                for name, each in response.headers.items()
+                name: value
+                for name, value in response.headers.items()
                 if is_error and name.lower() != "content-encoding"
             },
             stream=_ResponseBody(response, deadline),

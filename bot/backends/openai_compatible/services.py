@@ -45,16 +45,18 @@ def read_azure_address(address: str, api_version: str | None) -> tuple[str, str 
     return f"{api_root}/v1", api_version, None
 
 
-_SYSTEM_FIRST = replace(ALL_CAPABILITIES, accepts_late_system=False)
-_STRICT_ORDER = replace(_SYSTEM_FIRST, accepts_repeated_roles=False, accepts_assistant_first=False)
+_SYSTEM_FIRST_CAPABILITIES = replace(ALL_CAPABILITIES, accepts_late_system=False)
+_STRICT_ORDER_CAPABILITIES = replace(
+    _SYSTEM_FIRST_CAPABILITIES, accepts_repeated_roles=False, accepts_assistant_first=False
+)
 _CAPABILITIES_BY_ROLE_ORDER = {
     "any": ALL_CAPABILITIES,
-    "system-first": _SYSTEM_FIRST,
+    "system-first": _SYSTEM_FIRST_CAPABILITIES,
     "alternating": replace(ALL_CAPABILITIES, accepts_repeated_roles=False),
-    "strict": _STRICT_ORDER,
+    "strict": _STRICT_ORDER_CAPABILITIES,
 }
 _OUTPUT_LIMIT_PARAMETERS = {"max_tokens", "max_completion_tokens"}
-_UNKNOWN_SERVICE_QUIRKS = Quirks(capabilities=_STRICT_ORDER)
+_UNKNOWN_SERVICE_QUIRKS = Quirks(capabilities=_STRICT_ORDER_CAPABILITIES)
 
 
 @value_class(kw_only=True)
@@ -120,7 +122,7 @@ def find_quirks(provider: str, base_url: str, model: str) -> Quirks:
     if service is None:
         return _UNKNOWN_SERVICE_QUIRKS
     quirks = service.quirks
-    for pattern, changes in service.models.items():
+    for pattern, quirk_changes in service.models.items():
         if re.fullmatch(pattern, model):
-            quirks = replace(quirks, **changes)
+            quirks = replace(quirks, **quirk_changes)
     return quirks

@@ -93,7 +93,7 @@ class OpenAISettings(HttpProviderSettings):
         if provider in KEYLESS_IDS or is_local_network_address(base_url):
             new_values |= _LOCAL_TIMEOUTS
         user_values = {name: getattr(self, name) for name in self.model_fields_set}
-        new_values |= {name: each for name, each in user_values.items() if each is not None}
+        new_values |= {name: value for name, value in user_values.items() if value is not None}
         new_values |= {"base_url": base_url, "session_header": self._session_header(service)}
         settings = self.model_copy(update=new_values)
         if is_azure(provider, base_url):

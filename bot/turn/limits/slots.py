@@ -204,7 +204,7 @@ class ProviderSlots:
         for one in signals:
             provider, slots_of_others, chat = one.split(" ", 2)
             if provider in self._chat_shares:  # other processes may have other providers
-                self._chat_shares[provider].record_slot(chat, int(slots_of_others))
+                self._chat_shares[provider].record_slot_use(chat, int(slots_of_others))
                 self._queues[provider].record_served(chat)
 
     async def _acquire(

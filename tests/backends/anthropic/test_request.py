@@ -38,7 +38,7 @@ def body(given: dict[str, Any]) -> dict[str, Any]:
         parameters=given.get("parameters", {}),
         max_output_tokens=given.get("limit"),
     )
-    return to_wire(question, question.model, cache=given.get("cache", "off"))
+    return to_wire(question, question.model, cache_ttl=given.get("cache", "off"))
 
 
 @pytest.mark.parametrize("case", REQUESTS)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from bot.backends.chat_completions.errors import (
+    ContextOverflow,
     Endpoint,
-    RejectedLength,
-    read_length_limits,
+    parse_context_overflow,
     translate_error_event,
     translate_status,
 )
@@ -69,4 +69,4 @@ def test_every_listed_dialect_has_error_bodies() -> None:
 def test_token_counts_in_an_error_are_parsed(
     error: str, context: int | None, prompt: int | None
 ) -> None:
-    assert read_length_limits(error.encode()) == RejectedLength(context, prompt)
+    assert parse_context_overflow(error.encode()) == ContextOverflow(context, prompt)

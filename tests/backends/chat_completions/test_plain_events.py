@@ -54,12 +54,12 @@ def parse(parser: ChatCompletionsParser, pieces: list[bytes]) -> list[object]:
                 break
     parsed.append(parser.parse_end())
     shown = [(one.text, one.reasoning, one.has_progress, str(one.error)) for one in parsed]
-    return [*shown, parser.reason, parser.usage, parser.done]
+    return [*shown, parser.finish_reason, parser.usage, parser.done]
 
 
 @given(st.lists(st.lists(EVENTS, max_size=5).map(b"".join), max_size=5))
 def test_fast_path_gives_the_same_result_as_the_general_path(pieces: list[bytes]) -> None:
-    context = ResponseContext(Endpoint("acme", "http://acme"), "m", stop=("aa", "\nb"))
+    context = ResponseContext(Endpoint("acme", "http://acme"), "m", stop_strings=("aa", "\nb"))
 
     assert parse(ChatCompletionsParser(context), pieces) == parse(GeneralParser(context), pieces)
 

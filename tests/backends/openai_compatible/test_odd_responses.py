@@ -36,7 +36,7 @@ def parse_response(
     if not parser.done:
         pieces.append(parser.parse_end())
     failed = next((one.error for one in pieces if one.error), None)
-    return "".join(one.text for one in pieces), parser.reason, failed
+    return "".join(one.text for one in pieces), parser.finish_reason, failed
 
 
 VLLM = {
