@@ -19,7 +19,7 @@ _MAX_LISTED_REFUSALS = 100
 class InProcessRateLimits(RateLimits):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._next_arrivals: dict[str, float] = {}
+        self._next_arrival_times: dict[str, float] = {}
         self._holders: defaultdict[str, dict[str, float]] = defaultdict(dict)
         self._waiters: defaultdict[str, dict[str, tuple[int, float, float]]] = defaultdict(dict)
         """By limit key and waiter name: urgency, start of the wait, and when the waiter expires."""
@@ -30,14 +30,17 @@ class InProcessRateLimits(RateLimits):
     @override
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
         now = self._clock.monotonic()
-        next_arrivals = [self._next_arrivals.get(rate.key, now) for rate in rates]
+        next_arrivals = [self._next_arrival_times.get(rate.key, now) for rate in rates]
         due_times = [
-            at - rate.tolerance_seconds for rate, at in zip(rates, next_arrivals, strict=True)
+            arrival - rate.tolerance_seconds
+            for rate, arrival in zip(rates, next_arrivals, strict=True)
         ]
         allowed_at = max([now, *due_times])
         if allowed_at - now <= max_wait_seconds:
-            for rate, at in zip(rates, next_arrivals, strict=True):
-                self._next_arrivals[rate.key] = max(at, allowed_at) + rate.interval_seconds
+            for rate, arrival in zip(rates, next_arrivals, strict=True):
+                self._next_arrival_times[rate.key] = (
+                    max(arrival, allowed_at) + rate.interval_seconds
+                )
             self._drop_expired(now)
         return allowed_at - now
 
@@ -113,8 +116,10 @@ class InProcessRateLimits(RateLimits):
     @override
     async def blocked_calls(self) -> Sequence[RefusedCalls]:
         now = self._clock.monotonic()
-        waits = {scope: until - now for scope, until in self._refused_until.items() if until > now}
-        return longest_refusals(waits)
+        wait_seconds = {
+            scope: until - now for scope, until in self._refused_until.items() if until > now
+        }
+        return longest_refusals(wait_seconds)
 
     def _seconds_until_allowed(self, scopes: Sequence[RateLimitScope], now: float) -> float:
         wait = 0.0
@@ -133,8 +138,10 @@ class InProcessRateLimits(RateLimits):
         return 0.0 if len(calls) < allowed_count else calls[-allowed_count] + window.seconds - now
 
     def _drop_expired(self, now: float) -> None:
-        if len(self._next_arrivals) > _MAX_TRACKED_KEYS:
-            self._next_arrivals = {key: at for key, at in self._next_arrivals.items() if at > now}
+        if len(self._next_arrival_times) > _MAX_TRACKED_KEYS:
+            self._next_arrival_times = {
+                key: at for key, at in self._next_arrival_times.items() if at > now
+            }
         for end_times in (self._refused_until, self._learned_until):
             if len(end_times) > _MAX_TRACKED_KEYS:
                 for key in [key for key, at in end_times.items() if at <= now]:
@@ -145,8 +152,8 @@ class InProcessRateLimits(RateLimits):
                     del self._calls[call_key]
 
 
-def longest_refusals(waits: Mapping[str, float]) -> Sequence[RefusedCalls]:
-    longest_waits = sorted(waits.items(), key=lambda one: -one[1])[:_MAX_LISTED_REFUSALS]
+def longest_refusals(wait_seconds: Mapping[str, float]) -> Sequence[RefusedCalls]:
+    longest_waits = sorted(wait_seconds.items(), key=lambda one: -one[1])[:_MAX_LISTED_REFUSALS]
     return [RefusedCalls(scope, seconds) for scope, seconds in longest_waits]
 
 

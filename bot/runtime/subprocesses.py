@@ -49,7 +49,7 @@ class SupervisedProcess:
     start_seconds: float
 
     def __post_init__(self) -> None:
-        self.restarts = 0
+        self.restart_count = 0
         self._process: asyncio.subprocess.Process | None = None
         self._ready_event = asyncio.Event()
 
@@ -114,7 +114,7 @@ class SupervisedProcess:
                 self._ready_event.clear()
                 _log.warning("child_process_exited", child=self.name, exit_code=exit_code)
             await asyncio.sleep(delay)
-            self.restarts += 1
+            self.restart_count += 1
             try:
                 await self.start()
                 delay = _MIN_RESTART_DELAY_SECONDS

@@ -70,7 +70,7 @@ class StopFlag:
         self.is_withdrawn = False
         """Whether the question was deleted, so that the answer is discarded."""
         self._last_shown_part: int | None = None
-        self._current_part = self._part_chars = 0
+        self._current_part = self._part_char_count = 0
         self._task: asyncio.Task[object] | None = None
         self._is_cancelled = False
         self._ignores_superseding = False
@@ -115,14 +115,14 @@ class StopFlag:
 
     def start_part(self, part_number: int) -> None:
         """Record that the text passed to `count_text` from now on belongs to this part."""
-        self._current_part, self._part_chars = part_number, 0
+        self._current_part, self._part_char_count = part_number, 0
 
     def count_text(self, text: str) -> None:
         """Count generated text; after `resume_until_text`, stop the answer if it is long enough."""
-        self._part_chars += len(text)
+        self._part_char_count += len(text)
         if self._last_shown_part is None or self._current_part < self._last_shown_part:
             return
-        if self._part_chars >= _MIN_RESUMED_CHARS:
+        if self._part_char_count >= _MIN_RESUMED_CHARS:
             self._last_shown_part = None
             self._stop()
 

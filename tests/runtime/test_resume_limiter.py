@@ -54,7 +54,7 @@ def in_seconds(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
-async def test_hundred_waiters_resume_in_order_a_few_per_pass() -> None:
+async def test_a_hundred_waiters_resume_in_order_a_few_per_pass() -> None:
     async with count_passes([resume_limiter().wait_turn() for _ in range(100)]) as passes:
         pass
     assert passes.order == list(range(100))

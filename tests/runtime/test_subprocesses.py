@@ -101,7 +101,7 @@ async def test_process_is_restarted_when_it_dies_and_stopped_when_the_block_exit
         await child.wait_until_ready(PATIENCE_SECONDS)
         second = child.pid
         assert second not in {None, first}
-        assert child.restarts == 1
+        assert child.restart_count == 1
     assert second is not None
     assert not is_alive(second)
     assert child.pid is None
@@ -148,7 +148,7 @@ async def test_supervision_survives_a_restart_that_fails(log: Path) -> None:
         assert child.pid is not None
         away = remove_log_folder(log)
         os.kill(child.pid, signal.SIGKILL)
-        await wait_until(lambda: child.restarts > 0)
+        await wait_until(lambda: child.restart_count > 0)
         away.rename(log.parent)  # once, in a test
         await child.wait_until_ready(PATIENCE_SECONDS)
 

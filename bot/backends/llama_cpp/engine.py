@@ -137,7 +137,7 @@ class Engine:
 
     @property
     def restart_count(self) -> int:
-        return self._child.restarts
+        return self._child.restart_count
 
     async def context_tokens(self) -> int:
         """Return the token capacity of a slot: as configured, or the model's limit if lower."""
@@ -202,7 +202,7 @@ class Engine:
     async def has_crashed(self, known_restart_count: int) -> bool:
         """Return whether the engine crashed since the given restart count; kill it if it hangs."""
         await asyncio.sleep(_EXIT_DETECTION_DELAY_SECONDS)
-        if not self._child.is_ready or self._child.restarts != known_restart_count:
+        if not self._child.is_ready or self._child.restart_count != known_restart_count:
             return True
         try:
             await self._send("GET", "/slots")  # the decoding thread answers this request
