@@ -44,8 +44,10 @@ class OpenAIEmbedder(Embedder):
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         vectors: list[PackedVector] = []
-        short_texts = [truncate_text(text, lambda cut: count_tokens([cut])[0]) for text in texts]
-        for batch in batched(short_texts):
+        truncated_texts = [
+            truncate_text(text, lambda cut: count_tokens([cut])[0]) for text in texts
+        ]
+        for batch in batched(truncated_texts):
             vectors += pack_vectors((await self._embed(batch)).ordered_vectors, len(batch))
         return vectors
 

@@ -42,8 +42,11 @@ def truncate_text(text: str, count_tokens: Callable[[str], int]) -> str:
     text = text[:_MAX_CHARS].replace("\0", " ").encode(errors="replace").decode()
     if count_tokens(text) <= MAX_TEXT_TOKENS:
         return text
-    ends = range(len(text))
-    return text[: bisect_right(ends, MAX_TEXT_TOKENS, key=lambda end: count_tokens(text[:end])) - 1]
+    prefix_lengths = range(len(text))
+    return text[
+        : bisect_right(prefix_lengths, MAX_TEXT_TOKENS, key=lambda end: count_tokens(text[:end]))
+        - 1
+    ]
 
 
 def model_fingerprint(path: Path) -> str:

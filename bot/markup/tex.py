@@ -74,9 +74,9 @@ class _TexConverter:
             case "}":
                 return ""
             case "^":
-                return _convert_to_script(self._convert_argument(depth), _SUPERSCRIPTS, "^")
+                return _to_super_or_subscript(self._convert_argument(depth), _SUPERSCRIPTS, "^")
             case "_":
-                return _convert_to_script(self._convert_argument(depth), _SUBSCRIPTS, "_")
+                return _to_super_or_subscript(self._convert_argument(depth), _SUBSCRIPTS, "_")
             case "&" | "~":
                 return " "
             case "\\\\":
@@ -95,11 +95,13 @@ class _TexConverter:
             first_argument = self._convert_argument(depth)
             return f"C({first_argument}, {self._convert_argument(depth)})"
         if name == "sqrt":
-            degree = ""
+            root_degree = ""
             if self._tokens[self._position : self._position + 1] == ["["]:
                 self._position += 1
-                degree = _convert_to_script(self.convert_until("]", depth + 1), _SUPERSCRIPTS, "")
-            return f"{degree}√{_parenthesize(self._convert_argument(depth))}"
+                root_degree = _to_super_or_subscript(
+                    self.convert_until("]", depth + 1), _SUPERSCRIPTS, ""
+                )
+            return f"{root_degree}√{_parenthesize(self._convert_argument(depth))}"
         if name == "mathbb":
             argument = self._convert_argument(depth)
             return _DOUBLE_STRUCK_LETTERS.get(argument, argument)
@@ -112,11 +114,11 @@ class _TexConverter:
         return name if name.isalpha() else {",": " ", ";": " ", ":": " ", "!": ""}.get(name, name)
 
 
-def _convert_to_script(text: str, script_letters: Mapping[str, str], script_mark: str) -> str:
-    """Return text in superscript or subscript characters or, if there are none, after a mark."""
-    if text and all(letter in script_letters for letter in text):
-        return "".join(script_letters[letter] for letter in text)
-    return f"{script_mark}{text}" if len(text) == 1 else f"{script_mark}({text})"
+def _to_super_or_subscript(text: str, characters: Mapping[str, str], tex_mark: str) -> str:
+    """Return text in superscript or subscript characters or, without them, after `tex_mark`."""
+    if text and all(character in characters for character in text):
+        return "".join(characters[character] for character in text)
+    return f"{tex_mark}{text}" if len(text) == 1 else f"{tex_mark}({text})"
 
 
 def _parenthesize(text: str) -> str:

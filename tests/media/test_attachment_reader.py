@@ -161,7 +161,7 @@ async def test_long_text_is_truncated_at_100_kib_and_marked() -> None:
     assert 100 * 1024 - 3 < len(text.text.encode()) <= 100 * 1024
 
 
-async def test_token_in_a_file_is_masked() -> None:
+async def test_api_key_in_a_file_is_masked() -> None:
     token = "sk-" + "a1B2" * 12
     [text] = (await read(file("t"), t=f"key = {token}".encode())).texts
     assert token not in text.text
