@@ -270,7 +270,7 @@ class AnthropicParser(StreamParser):
     def _parse_event(self, data: bytes) -> bool:
         if not data.strip():
             return False
-        event = self._decode(data)
+        event = self._decode_event(data)
         field_names = ("message", "content_block", "delta")
         message, block, delta = (_read_object(event.get(name)) for name in field_names)
         self._add_usage(message.get("usage") or event.get("usage"))
@@ -297,7 +297,7 @@ class AnthropicParser(StreamParser):
             case _:
                 return False
 
-    def _decode(self, data: bytes) -> JsonObject:
+    def _decode_event(self, data: bytes) -> JsonObject:
         context = self._context
         try:
             event = decode_event(data)
@@ -359,7 +359,7 @@ class AnthropicParser(StreamParser):
         return True
 
     def _end_message(self) -> bool:
-        self.done = True
+        self.is_done = True
         if self.finish_reason is None:
             raise errors.interrupted_error(self._context.endpoint, "no stop_reason")
         return False

@@ -246,7 +246,7 @@ class RoundTripFields:
             elif isinstance(value, list):
                 for item in value:
                     if isinstance(item, dict):
-                        _add_item(self._list_items.setdefault(name, []), item)
+                        _add_or_merge_item(self._list_items.setdefault(name, []), item)
             else:
                 self._other_fields[name] = value
 
@@ -257,7 +257,7 @@ class RoundTripFields:
         return fields
 
 
-def _add_item(items: list[dict[str, Any]], item: JsonObject) -> None:
+def _add_or_merge_item(items: list[dict[str, Any]], item: JsonObject) -> None:
     """Append an item or, if it continues the unfinished last item, merge it into that item."""
     last = items[-1] if items else {}
     item_keys = [(each.get("type"), each.get("index"), each.get("format")) for each in (last, item)]

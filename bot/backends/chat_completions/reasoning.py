@@ -85,14 +85,14 @@ _TAG_PREFIX_CHARS = 3
 _TAG_IN_TEMPLATE = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
 
 
-def match_tag(text: str, position: int, *, may_continue: bool = False) -> Tag | None:
+def match_tag(text: str, position: int, *, more_may_follow: bool = False) -> Tag | None:
     """Return the longest tag that starts at a position, if there is one.
 
-    If `may_continue`, return `INCOMPLETE` where more text could complete a tag.
+    If `more_may_follow`, return `INCOMPLETE` where more text could complete a tag.
     """
     longest_tag: Tag | None = None
     for pattern, kind, family in _find_possible_tags(text[position : position + _TAG_PREFIX_CHARS]):
-        match = pattern.match(text, position, partial=may_continue)
+        match = pattern.match(text, position, partial=more_may_follow)
         if match is None:
             continue
         if match.partial:
@@ -294,7 +294,7 @@ class ReasoningParser:
         text = self._buffer.lstrip()
         if not text:
             return False
-        tag = match_tag(text, 0, may_continue=not self._is_final)
+        tag = match_tag(text, 0, more_may_follow=not self._is_final)
         if tag is INCOMPLETE:
             return False
         if tag and (tag.kind is not TagKind.WRAPPER or self._has_reasoned):
@@ -347,7 +347,7 @@ class ReasoningParser:
         return self._hold_back_from(len(self._buffer))
 
     def _match_buffered_tag(self, position: int) -> Tag | None:
-        tag = match_tag(self._buffer, position, may_continue=not self._is_final)
+        tag = match_tag(self._buffer, position, more_may_follow=not self._is_final)
         if self._wrapper_end_pattern is not None and tag is not INCOMPLETE:
             match = self._wrapper_end_pattern.match(
                 self._buffer, position, partial=not self._is_final

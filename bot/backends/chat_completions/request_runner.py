@@ -88,7 +88,7 @@ class Timeouts:
         self._now = current_time
         self._wait_seconds_left = settings.first_token_seconds
         # A slow self-hosted model also reasons longer.
-        self._reasoning_seconds = max(REASONING_TIMEOUT_SECONDS, settings.first_token_seconds)
+        self._max_reasoning_seconds = max(REASONING_TIMEOUT_SECONDS, settings.first_token_seconds)
         self._reasoning_seconds_left: float | None = None  # None unless the model is reasoning
         self._has_text = False
         self._is_finished = False
@@ -100,7 +100,7 @@ class Timeouts:
             self._has_text = True
             self._reasoning_seconds_left = None
         elif not self._has_text and self._reasoning_seconds_left is None:
-            self._reasoning_seconds_left = self._reasoning_seconds
+            self._reasoning_seconds_left = self._max_reasoning_seconds
 
     def record_finish(self) -> None:
         if not self._is_finished:
@@ -150,7 +150,7 @@ class Timeouts:
         if self._reasoning_seconds_left is None:
             limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
             return errors.timeout_error(self._endpoint, "no first token", *limit, is_silent=True)
-        limit = (self._reasoning_seconds, "FIRST_TOKEN_SECONDS")
+        limit = (self._max_reasoning_seconds, "FIRST_TOKEN_SECONDS")
         return errors.timeout_error(self._endpoint, "no answer after its reasoning", *limit)
 
 
@@ -350,7 +350,7 @@ class ChatRequestRunner:
             parser = self._create_parser(response, request)
             read_pauses = iter(_READ_PAUSES)
             pause_seconds = 0.0
-            while not parser.done:
+            while not parser.is_done:
                 chunk = await self._next_chunk(response, parser, timeouts, pause_seconds)
                 parsed_chunk = parser.feed(chunk) if chunk else parser.parse_end()
                 if parsed_chunk.has_progress:

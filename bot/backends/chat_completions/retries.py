@@ -21,7 +21,7 @@ _BREAKER_WINDOW_CALLS = 20
 _SECONDS_BETWEEN_TRIALS = 5.0
 _MIN_DOWNTIME_CALLS = 3
 _MIN_DOWNTIME_REQUESTS = 2
-_FIRST_UNIX_TIME = 10**9  # smaller numbers are seconds to wait
+_MIN_UNIX_TIME = 10**9  # smaller numbers are seconds to wait
 _MAX_ERROR_BYTES = 8192
 _NUMBER_PATTERN = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _UNIT_PATTERN = r"(?:ms|milliseconds?|[smhd]|secs?|seconds?|mins?|minutes?|hours?|days?)"
@@ -68,9 +68,9 @@ def parse_wait_seconds(value: str | None, now: float) -> float:
     try:
         if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII):
             seconds = float(value)
-            if seconds > 1000 * _FIRST_UNIX_TIME:
+            if seconds > 1000 * _MIN_UNIX_TIME:
                 seconds /= 1000
-            seconds -= now if seconds > _FIRST_UNIX_TIME else 0
+            seconds -= now if seconds > _MIN_UNIX_TIME else 0
         elif re.fullmatch(_DURATION_PATTERN, value):
             pairs = re.findall(rf"({_NUMBER_PATTERN}) ?({_UNIT_PATTERN})", value)
             seconds = sum(float(number) * _seconds_per_unit(unit) for number, unit in pairs)

@@ -37,7 +37,7 @@ class SseParser:
     def __init__(self, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self._max_event_bytes = max_event_bytes
         self._partial_event = b""
-        self._is_at_start = True
+        self._is_at_stream_start = True
         self.stray_lines: list[bytes] = []
         """Lines outside of events, up to 64 KiB, such as an error in plain JSON."""
         self._stray_bytes = 0
@@ -57,7 +57,7 @@ class SseParser:
         for block in blocks:
             if block.startswith(_DATA_PREFIX) and b"\n" not in block:  # the usual case
                 events.append(block[len(_DATA_PREFIX) :])
-                self._is_at_start = False
+                self._is_at_stream_start = False
             elif block:
                 events += self._parse_lines(block)
         return events
@@ -67,8 +67,8 @@ class SseParser:
         return self.feed(b"\n\n")
 
     def _parse_lines(self, block: bytes) -> list[bytes]:
-        if self._is_at_start:
-            self._is_at_start = False
+        if self._is_at_stream_start:
+            self._is_at_stream_start = False
             block = block.removeprefix(_BYTE_ORDER_MARK)
         data_lines: list[bytes] = []
         for line in block.split(b"\n"):
@@ -109,7 +109,7 @@ class StreamParser(ABC):
     """Parses a response into text and reasoning, up to its end or the first stop string."""
 
     def __init__(self, context: ResponseContext) -> None:
-        self.done = False
+        self.is_done = False
         self.finish_reason: FinishReason | None = None
         self.usage = Usage()
         self._context = context
@@ -143,7 +143,7 @@ class StreamParser(ABC):
 
     def parse_end(self) -> ParsedChunk:
         """Parse what remains at the end; report an incomplete answer as an error."""
-        self.done = True
+        self.is_done = True
         try:
             last_events = (
                 self._sse_parser.flush()
@@ -192,7 +192,7 @@ class StreamParser(ABC):
     def _parse_event(self, data: bytes) -> bool:
         """Parse an event or a whole response; return whether it contains model output.
 
-        Implementations pass text to `_add_text` and `_add_reasoning`, and set `done`,
+        Implementations pass text to `_add_text` and `_add_reasoning`, and set `is_done`,
         `finish_reason`, and `usage` when known. Raises `RequestFailed`.
         """
 
@@ -203,7 +203,7 @@ class StreamParser(ABC):
     def _add_text(self, text: str) -> None:
         self._add_separated_text(self._reasoning_parser.feed(self._text_joiner.feed(text)))
         if self._stop_filter.has_matched:
-            self.finish_reason, self.done = FinishReason.STOP, True
+            self.finish_reason, self.is_done = FinishReason.STOP, True
 
     def _add_separated_text(self, separated_text: SeparatedText) -> None:
         if separated_text.retracts_earlier_text:
@@ -239,7 +239,7 @@ class StreamParser(ABC):
             except RequestFailed as failed:
                 error = failed
                 break
-            if self.done:
+            if self.is_done:
                 break
             index += 1
         if error or self.finish_reason is not None:

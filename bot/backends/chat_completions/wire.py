@@ -151,13 +151,13 @@ class ChatCompletionsParser(StreamParser):
     @override
     def _parse_event(self, data: bytes) -> bool:
         if data.strip() == b"[DONE]":
-            self.done = True
+            self.is_done = True
             if self.finish_reason is None:
                 raise errors.interrupted_error(self._context.endpoint)
             return False
         if data.strip() in _EMPTY_EVENTS:
             return False
-        chunk = self._decode(data)
+        chunk = self._decode_event(data)
         if chunk.usage:
             self.usage = _parse_usage(chunk.usage)
         choice = next((choice for choice in chunk.choices or () if choice.is_first), None)
@@ -190,7 +190,7 @@ class ChatCompletionsParser(StreamParser):
             self._tool_call_parser.replace_calls(_find_tool_calls(choice.message))
         return bool(text or reasoning or calls)
 
-    def _decode(self, data: bytes) -> "_Chunk":
+    def _decode_event(self, data: bytes) -> "_Chunk":
         context = self._context
         try:
             chunk = _decode_chunk(data)
@@ -203,7 +203,7 @@ class ChatCompletionsParser(StreamParser):
             event = decode_event(data)
             llama_cpp_chunk = _read_llama_cpp_chunk(event)
             if llama_cpp_chunk is not None:
-                self.done = self.done or llama_cpp_chunk.usage is not None  # no [DONE] follows
+                self.is_done = self.is_done or llama_cpp_chunk.usage is not None  # without [DONE]
                 return llama_cpp_chunk
             if _is_error_report(event):
                 raise self._translate_reported_error(event)

@@ -83,19 +83,19 @@ class OpenAISettings(HttpProviderSettings):
                 f" remove {prefix}API_KEY or the password in {prefix}BASE_URL"
             )
         service = find_known_service(provider, base_url)
-        new_values: dict[str, object] = {"message_names": False, "sees": "text"}
+        updates: dict[str, object] = {"message_names": False, "sees": "text"}
         if service is not None:
-            new_values["message_names"] = service.quirks.accepts_names
-            new_values["context_tokens"] = service.context_tokens
-            new_values["sees"] = "images" if service.sees_images else "text"
+            updates["message_names"] = service.quirks.accepts_names
+            updates["context_tokens"] = service.context_tokens
+            updates["sees"] = "images" if service.sees_images else "text"
         if provider in KEYLESS_IDS:
-            new_values["prices"] = {"*": FREE}  # self-hosted models have no price per token
+            updates["prices"] = {"*": FREE}  # self-hosted models have no price per token
         if provider in KEYLESS_IDS or is_local_network_address(base_url):
-            new_values |= _LOCAL_TIMEOUTS
+            updates |= _LOCAL_TIMEOUTS
         user_values = {name: getattr(self, name) for name in self.model_fields_set}
-        new_values |= {name: value for name, value in user_values.items() if value is not None}
-        new_values |= {"base_url": base_url, "session_header": self._session_header(service)}
-        settings = self.model_copy(update=new_values)
+        updates |= {name: value for name, value in user_values.items() if value is not None}
+        updates |= {"base_url": base_url, "session_header": self._choose_session_header(service)}
+        settings = self.model_copy(update=updates)
         if is_azure(provider, base_url):
             address, version, deployment = read_azure_address(base_url, self.api_version)
             settings._is_azure = True  # noqa: SLF001 # this same class
@@ -103,7 +103,7 @@ class OpenAISettings(HttpProviderSettings):
             settings.model = self.model or deployment
         return settings
 
-    def _session_header(self, service: KnownService | None) -> str | None:
+    def _choose_session_header(self, service: KnownService | None) -> str | None:
         if self.session_header is None:
             is_public_service = service is not None and not service.is_self_hosted
             return None if is_public_service else _SESSION_HEADER

@@ -256,4 +256,4 @@ def test_events_may_be_split_anywhere() -> None:
         parser = AnthropicParser(ResponseContext(Endpoint("claude", "http://x/v1"), "m"))
         parsed = [parser.feed(whole[:at]), parser.feed(whole[at:])]
         assert "".join(each.text for each in parsed) == "Hello 🎉 there"
-        assert parser.done
+        assert parser.is_done

@@ -54,7 +54,7 @@ def test_streamed_refusal_gets_the_same_message(
     assert WORDS[kind][0] in failed.notice, (dialect, status)
 
 
-def test_every_listed_dialect_has_error_bodies() -> None:
+def test_every_dialect_has_sample_errors() -> None:
     kinds = {
         name: {kind for dialect, kind, *_ in BODIES if dialect == name}
         for name in ("openai", "anthropic", "litellm", "llama.cpp", "vllm", "ollama")

@@ -48,13 +48,13 @@ class GeneralParser(ChatCompletionsParser):
 def parse(parser: ChatCompletionsParser, pieces: list[bytes]) -> list[object]:
     parsed: list[ParsedChunk] = []
     for piece in pieces:
-        if not parser.done:
+        if not parser.is_done:
             parsed.append(parser.feed(piece))
             if parsed[-1].error:
                 break
     parsed.append(parser.parse_end())
     shown = [(one.text, one.reasoning, one.has_progress, str(one.error)) for one in parsed]
-    return [*shown, parser.finish_reason, parser.usage, parser.done]
+    return [*shown, parser.finish_reason, parser.usage, parser.is_done]
 
 
 @given(st.lists(st.lists(EVENTS, max_size=5).map(b"".join), max_size=5))

@@ -202,7 +202,7 @@ json_values = st.recursive(
 
 
 @given(st.lists(json_values))
-def test_any_service_response_is_parsed(chunks: list[object]) -> None:
+def test_arbitrary_json_is_accepted(chunks: list[object]) -> None:
     parser = ToolCallParser()
     for one in chunks:
         parser.feed(one)

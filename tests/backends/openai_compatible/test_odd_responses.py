@@ -33,7 +33,7 @@ def parse_response(
     context = ResponseContext(Endpoint("acme", "http://acme/v1"), "m", is_streamed=is_streamed)
     parser = ChatCompletionsParser(context)
     pieces = [parser.feed(body[at : at + size]) for at in range(0, len(body), size)]
-    if not parser.done:
+    if not parser.is_done:
         pieces.append(parser.parse_end())
     failed = next((one.error for one in pieces if one.error), None)
     return "".join(one.text for one in pieces), parser.finish_reason, failed
