@@ -19,7 +19,7 @@ from dotenv import dotenv_values, set_key, unset_key
 from pydantic import SecretStr, ValidationError
 
 from bot.backends.factory import make_backend
-from bot.backends.openai_compatible.services import KEYLESS_IDS, SERVICE_ADDRESSES, SERVICES
+from bot.backends.openai_compatible.services import KEYLESS_SERVICES, SERVICE_ADDRESSES, SERVICES
 from bot.backends.registry import backend_spec, default_spec
 from bot.chat.prompt import Delta, Message, Prompt
 from bot.errors import BackendUnavailable, PlatformError, SettingsError, TroupeError, UserError
@@ -149,7 +149,9 @@ def _keep_letters(text: str) -> str:
 async def find_local_services() -> Mapping[str, Sequence[str]]:
     """Return the models of local servers that answer on their usual ports, by provider."""
     async with asyncio.TaskGroup() as group:
-        tasks = {name: group.create_task(_list_local_models(name)) for name in sorted(KEYLESS_IDS)}
+        tasks = {
+            name: group.create_task(_list_local_models(name)) for name in sorted(KEYLESS_SERVICES)
+        }
     return {name: models for name, task in tasks.items() if (models := task.result())}
 
 

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from bot.backends.anthropic.settings import AnthropicSettings
 from bot.backends.llama_cpp.settings import LlamaCppSettings
-from bot.backends.openai_compatible.services import KEYLESS_IDS, SERVICES
+from bot.backends.openai_compatible.services import KEYLESS_SERVICES, SERVICES
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.spec import FREE, BackendSpec, ModelPrice, ProviderSettings
 from bot.errors import SettingsError
@@ -31,7 +31,7 @@ OPENAI = BackendSpec(
     settings=OpenAISettings,
     factory="bot.backends.openai_compatible.backend:make",
     provider_ids=frozenset(SERVICES),
-    providers_without_settings=KEYLESS_IDS,
+    providers_without_settings=KEYLESS_SERVICES,
     calls_tools=True,
 )
 ANTHROPIC = BackendSpec(

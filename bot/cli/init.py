@@ -18,7 +18,11 @@ from bot.backends.llama_cpp.hardware import free_bytes
 from bot.backends.llama_cpp.settings import local_settings
 from bot.backends.model_files import hub
 from bot.backends.model_files.gguf import read_metadata
-from bot.backends.openai_compatible.services import AZURE_PROVIDER, KEYLESS_IDS, read_azure_address
+from bot.backends.openai_compatible.services import (
+    AZURE_PROVIDER,
+    KEYLESS_SERVICES,
+    read_azure_address,
+)
 from bot.cli.text_io import print_line, print_progress
 from bot.cli.typer_apps import command_app
 from bot.errors import SettingsError, TroupeError, UserError
@@ -233,7 +237,9 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
 
 
 def _ask_for_service() -> ModelChoice | None:
-    services = {SERVICE_TITLES[name]: name for name in sorted(SERVICE_TITLES.keys() - KEYLESS_IDS)}
+    services = {
+        SERVICE_TITLES[name]: name for name in sorted(SERVICE_TITLES.keys() - KEYLESS_SERVICES)
+    }
     service = _choose_option("Which service? (Enter: back)", services, find_service)
     return _ask_about_service(service) if service else None
 
@@ -241,7 +247,7 @@ def _ask_for_service() -> ModelChoice | None:
 def _ask_about_service(service: str) -> ModelChoice | None:
     """Ask for a service's model and, unless self-hosted, its key; return None to go back."""
     choice = ModelChoice(service)
-    if service not in KEYLESS_IDS:
+    if service not in KEYLESS_SERVICES:
         title = SERVICE_TITLES[service]
         key = _ask(f"The key for {title} (it is not shown; Enter: back):", is_secret=True)
         if not key:

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from dotenv import dotenv_values
 
-from bot.backends.openai_compatible.services import KEYLESS_IDS, SERVICE_ADDRESSES
+from bot.backends.openai_compatible.services import KEYLESS_SERVICES, SERVICE_ADDRESSES
 from bot.console.setup_page import SetupPage
 from bot.runtime.clock import SystemClock
 from bot.service.console import choose_first_page
@@ -215,7 +215,7 @@ async def test_models_in_use_and_on_this_machine_are_shown(
 ) -> None:
     await console.log_in()
     assert "In use" not in await console.page("/setup")
-    for name in KEYLESS_IDS:
+    for name in KEYLESS_SERVICES:
         monkeypatch.setitem(SERVICE_ADDRESSES, name, "http://127.0.0.1:1/v1")
     async with FakeOpenAI() as service:
         local = {"base_url": service.base_url, "model": "tiny"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.openai_compatible.services import KEYLESS_IDS, SERVICE_ADDRESSES
+from bot.backends.openai_compatible.services import KEYLESS_SERVICES, SERVICE_ADDRESSES
 from bot.errors import SettingsError
 from bot.settings import read_settings
 from bot.setup import ModelChoice, find_local_services, try_model
@@ -44,7 +44,7 @@ def test_provider_local_has_the_chosen_model(
 async def test_services_on_this_machine_are_found_with_their_chat_models(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in KEYLESS_IDS:
+    for name in KEYLESS_SERVICES:
         monkeypatch.setitem(SERVICE_ADDRESSES, name, "http://127.0.0.1:1/v1")
     async with FakeOpenAI() as service:
         models = [{"id": "m"}, {"id": "nomic-embed-text:latest"}]

@@ -102,7 +102,7 @@ def _read_service(catalog: Mapping[str, Mapping[str, Any]], name: str) -> KnownS
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 SERVICES: Mapping[str, KnownService] = {name: _read_service(_CATALOG, name) for name in _CATALOG}
 SERVICE_ADDRESSES = {name: service.address for name, service in SERVICES.items() if service.address}
-KEYLESS_IDS = frozenset(name for name, service in SERVICES.items() if service.is_self_hosted)
+KEYLESS_SERVICES = frozenset(name for name, service in SERVICES.items() if service.is_self_hosted)
 _SERVICES_BY_ADDRESS = {service.address: service for service in SERVICES.values()}
 
 
@@ -112,7 +112,7 @@ def find_known_service(provider: str, base_url: str) -> KnownService | None:
         return _SERVICES_BY_ADDRESS[base_url]
     if is_azure(provider, base_url):
         return SERVICES[AZURE_PROVIDER]
-    return SERVICES[provider] if provider in KEYLESS_IDS else None
+    return SERVICES[provider] if provider in KEYLESS_SERVICES else None
 
 
 @lru_cache(256)

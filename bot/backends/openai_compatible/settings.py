@@ -7,7 +7,7 @@ from typing_extensions import override
 
 from bot.backends.chat_completions.settings import HttpProviderSettings, provider_address
 from bot.backends.openai_compatible.services import (
-    KEYLESS_IDS,
+    KEYLESS_SERVICES,
     SERVICE_ADDRESSES,
     KnownService,
     find_known_service,
@@ -75,7 +75,7 @@ class OpenAISettings(HttpProviderSettings):
 
     @override
     def with_defaults(self, provider: str) -> Self:
-        base_url = provider_address(self, provider, SERVICE_ADDRESSES, KEYLESS_IDS)
+        base_url = provider_address(self, provider, SERVICE_ADDRESSES, KEYLESS_SERVICES)
         if self.keys and self.basic_auth is not None:
             prefix = f"TROUPE_PROVIDERS__{provider.upper()}__"
             raise ValueError(
@@ -88,9 +88,9 @@ class OpenAISettings(HttpProviderSettings):
             updates["message_names"] = service.quirks.accepts_names
             updates["context_tokens"] = service.context_tokens
             updates["sees"] = "images" if service.sees_images else "text"
-        if provider in KEYLESS_IDS:
+        if provider in KEYLESS_SERVICES:
             updates["prices"] = {"*": FREE}  # self-hosted models have no price per token
-        if provider in KEYLESS_IDS or is_local_network_address(base_url):
+        if provider in KEYLESS_SERVICES or is_local_network_address(base_url):
             updates |= _LOCAL_TIMEOUTS
         user_values = {name: getattr(self, name) for name in self.model_fields_set}
         updates |= {name: value for name, value in user_values.items() if value is not None}
