@@ -141,7 +141,7 @@ class _TextWriter:
             case "heading_close" | "blockquote_close":
                 self._end_span()
             case "inline" if self._rows is not None:
-                self._rows[-1].append(_cell_text(token))
+                self._rows[-1].append(_render_cell(token))
             case "inline":
                 for index, child in enumerate(token.children or []):
                     self._write_inline(child, is_first=index == 0)
@@ -307,7 +307,7 @@ def _trim_span(
     return StyledSpan(span.style, start - text_start, stop - text_start, span.detail)
 
 
-def _cell_text(token: Token) -> str:
+def _render_cell(token: Token) -> str:
     pieces = [
         tex_to_unicode(child.content) if child.type == "math" else child.content
         for child in token.children or []

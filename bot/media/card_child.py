@@ -41,20 +41,20 @@ def convert_card(data: bytes) -> dict[str, object]:
     try:
         kind = detect_file_kind(data)
         if kind is FileKind.IMAGE:
-            return _problem_result(kind.describe(Path("card")))
+            return _build_problem_result(kind.describe(Path("card")))
         if kind not in CHARACTER_KINDS | {FileKind.UNKNOWN}:
             text = marked("This is {kind}. Attach a character card: PNG, JSON or CHARX.")
-            return _problem_result(translatable(text, kind=translatable(kind.value[0])))
+            return _build_problem_result(translatable(text, kind=translatable(kind.value[0])))
         card = read_card(data, "card")
         preset = preset_from_card(card, "card", provider=_PLACEHOLDER_PROVIDER, is_local=False)
     except (PresetError, UserError) as error:
-        return _problem_result(error_text(error))
+        return _build_problem_result(error_text(error))
     address = _find_picture_url(card)
     text = export_preset(preset.model_copy(update={"avatar": address}))
     return {"preset": text, "picture": None if address else _extract_picture(card)}
 
 
-def _problem_result(text: str) -> dict[str, object]:
+def _build_problem_result(text: str) -> dict[str, object]:
     return {"problem": {language: translate(text, language) for language in LANGUAGES}}
 
 

@@ -10,7 +10,7 @@ _UTF16_BYTE_ORDER_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _WHITE_SPACE = "\t\n\r\v\f\xa0\xad"  # the last two are no-break space and soft hyphen
 # Three non-ASCII letters in a row are rare in languages with Latin script, but normal in Cyrillic,
 # Greek or Chinese text. 0x83, a florin sign, is in every Katakana letter of Shift-JIS.
-_OTHER_SCRIPT_PATTERN = re.compile(rb"[\xc0-\xff]{3}|[\x80-\xff]{4}|\x83")
+_NON_LATIN_PATTERN = re.compile(rb"[\xc0-\xff]{3}|[\x80-\xff]{4}|\x83")
 
 
 def decode_text(data: bytes, max_bytes: int) -> str | None:
@@ -29,7 +29,7 @@ def decode_text(data: bytes, max_bytes: int) -> str | None:
 
 def _decode_windows_1252(data: bytes) -> str | None:
     letter_count = sum(byte < 0x80 and chr(byte).isalpha() for byte in data)
-    if sum(byte >= 0x80 for byte in data) > letter_count or _OTHER_SCRIPT_PATTERN.search(data):
+    if sum(byte >= 0x80 for byte in data) > letter_count or _NON_LATIN_PATTERN.search(data):
         return None
     try:
         text = data.decode("cp1252")

@@ -20,13 +20,13 @@ class HeaderTimeout(asyncio.Protocol):
     def __init__(self, make_protocol: Callable[[], asyncio.Protocol], seconds: float) -> None:
         """Wrap a new protocol of the server; `seconds` is the timeout for the headers."""
         self._server = make_protocol()
-        self._seconds = seconds
+        self._timeout_seconds = seconds
         self._last_bytes = b""  # kept, because the blank line may arrive in pieces
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._time_out)
+        self._timer = asyncio.get_running_loop().call_later(self._timeout_seconds, self._time_out)
         self._server.connection_made(transport)
 
     @override

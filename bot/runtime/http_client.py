@@ -66,8 +66,8 @@ def check_may_send() -> None:
         raise ConnectionFailed("it is too late to send the request", is_sent=False)
 
 
-PROCESS_PAUSE_SECONDS = 1.0
-"""If a timer is later than this, this process was paused, so the server is not to blame."""
+SUSPENSION_THRESHOLD_SECONDS = 1.0
+"""If a timer is later than this, this process was suspended, so the server is not to blame."""
 
 _FINAL_READ_SECONDS = 0.1  # extra time after a deadline to read data that has already arrived
 _IDLE_SECONDS = 30.0  # a firewall may drop connections that are idle longer
@@ -304,14 +304,14 @@ class _Deadline:
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         self._timer.cancel()
-        is_only_cancellation = self._has_expired and self._task.uncancel() <= self._cancel_count
-        if is_only_cancellation and isinstance(error, asyncio.CancelledError):
+        is_own_cancellation = self._has_expired and self._task.uncancel() <= self._cancel_count
+        if is_own_cancellation and isinstance(error, asyncio.CancelledError):
             raise TimeoutError from error
 
     def _on_timer(self) -> None:
         now = self._loop.time()
         delay = now - self._expires_at
-        if delay > PROCESS_PAUSE_SECONDS:
+        if delay > SUSPENSION_THRESHOLD_SECONDS:
             # This process was suspended, or the machine was asleep. The server may have answered
             # in time, so that its data is still in the kernel.
             self._expires_at = next_check_at = now + delay

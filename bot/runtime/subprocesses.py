@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 _PR_SET_PDEATHSIG = 1
 _MIN_RESTART_DELAY_SECONDS = 0.1
 _MAX_RESTART_DELAY_SECONDS = 10.0
-_TERMINATION_SECONDS = 5
+_TERMINATION_TIMEOUT_SECONDS = 5
 _POLL_SECONDS = 0.02
 _SECRET_NAME = re.compile(
     r"^TROUPE_|TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$|APIKEY|DATABASE_URL|REDIS_URL|_DSN$",
@@ -130,7 +130,7 @@ class SupervisedProcess:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            async with asyncio.timeout(_TERMINATION_SECONDS):
+            async with asyncio.timeout(_TERMINATION_TIMEOUT_SECONDS):
                 await process.wait()
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):

@@ -50,7 +50,7 @@ async def renderer() -> AsyncIterator[Renderer]:
 @pytest.fixture
 def is_never_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Disable the detection of process pauses, because a busy machine can trigger it."""
-    monkeypatch.setattr(request_runner, "PROCESS_PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr(request_runner, "SUSPENSION_THRESHOLD_SECONDS", 60.0)
 
 
 @pytest.fixture

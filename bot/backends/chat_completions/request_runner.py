@@ -43,7 +43,7 @@ from bot.errors import BackendInterrupted, BackendUnavailable, ContextExceeded, 
 from bot.ports import Clock
 from bot.runtime.clock import SystemClock
 from bot.runtime.http_client import (
-    PROCESS_PAUSE_SECONDS,
+    SUSPENSION_THRESHOLD_SECONDS,
     ConnectionFailed,
     HttpClient,
     HttpResponse,
@@ -126,12 +126,12 @@ class Timeouts:
         overrun_seconds = now - self._wait_ends_at
         self._deduct_wait(start_time, now, overrun_seconds)
         if isinstance(error, TimeoutError):
-            if overrun_seconds > PROCESS_PAUSE_SECONDS:
+            if overrun_seconds > SUSPENSION_THRESHOLD_SECONDS:
                 raise errors.suspended_timeout_error(self._endpoint) from None
             raise self._timeout_error(now) from None
 
     def _deduct_wait(self, start_time: float, now: float, overrun_seconds: float) -> None:
-        if overrun_seconds > PROCESS_PAUSE_SECONDS:  # time while suspended does not count
+        if overrun_seconds > SUSPENSION_THRESHOLD_SECONDS:  # time while suspended does not count
             self._deadline += overrun_seconds
             now -= overrun_seconds
         if now > start_time:

@@ -30,7 +30,7 @@ from bot.backends.chat_completions.streaming import MAX_RESPONSE_BYTES
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.runtime.http_client import HttpClient, HttpResponse
 
-_LIST_TIMEOUT_SECONDS = 10.0
+_MODEL_LIST_TIMEOUT_SECONDS = 10.0
 _DEFAULT_AUDIO_FILE_NAME = "voice.ogg"  # services check the suffix
 _STAINLESS_HEADERS = tuple(
     f"X-Stainless-{name}"
@@ -100,7 +100,7 @@ class OpenAIConnection(KeyedConnection):
     async def list_models(self) -> Sequence[str]:
         with _translate_errors():
             response = await self._client.models.with_raw_response.list(
-                extra_headers=self._headers, timeout=_LIST_TIMEOUT_SECONDS
+                extra_headers=self._headers, timeout=_MODEL_LIST_TIMEOUT_SECONDS
             )
         return read_model_list(response.content)
 
