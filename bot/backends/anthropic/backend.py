@@ -78,7 +78,7 @@ def make(
 
 
 class AnthropicConnection(KeyedConnection):
-    """HTTP connections that send one key. Redirects are not followed, as they could leak it."""
+    """HTTP connections that use one key. They follow no redirects, as these could leak it."""
 
     def __init__(self, settings: AnthropicSettings, key: SecretStr | None) -> None:
         headers = {

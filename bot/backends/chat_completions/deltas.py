@@ -94,8 +94,10 @@ class ToolCallParser:
         call.add_arguments(arguments)
         call.add_fields({key: value for key, value in delta.items() if key not in _CALL_FIELDS})
         if fields is not delta:
-            extra = {key: value for key, value in fields.items() if key not in _FUNCTION_FIELDS}
-            call.add_fields({"function": extra} if extra else {})
+            extra_fields = {
+                key: value for key, value in fields.items() if key not in _FUNCTION_FIELDS
+            }
+            call.add_fields({"function": extra_fields} if extra_fields else {})
 
     def _find_continued_call(
         self, index: int | None, call_id: str, name: str, arguments: str, delta_position: int

@@ -75,7 +75,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         )
 
     def _rebuild_without_system_role(self, prompt: Prompt, model: str) -> ChatRequest:
-        """Rebuild a rejected request without a system message, as later requests will be, too."""
+        """Rebuild a rejected request without a system message; later requests will omit it, too."""
         self._models_without_system_role.add(model)
         return self._to_request(prompt, model)
 
