@@ -29,7 +29,7 @@ _SEARCH_TIMEOUT_SECONDS = 15.0
 """The time limit for the requests of one search; the lane's lease is longer."""
 _POLL_SECONDS = 1.0
 _RETRY_SECONDS = 30.0  # not less, because nothing else is sent to the chat during a search
-_GIVE_UP_SECONDS = 3600.0
+_SECONDS_UNTIL_GIVE_UP = 3600.0
 _MAX_RESENT_ROWS = 1000
 _MAX_CONCURRENT_SEARCHES = 8
 
@@ -40,7 +40,7 @@ class _ResentRow:
 
     row: OutboxRow
     """The row as it was first sent; a live answer may be longer now."""
-    pending_requests: int
+    pending_request_count: int
     """The number of earlier requests that the platform may still accept."""
     due_at: float
     """When to search again, by the monotonic clock."""
@@ -48,7 +48,7 @@ class _ResentRow:
 
 
 @dataclass(eq=False)
-class LateDuplicates:
+class LateDuplicateRemover:
     """Finds and deletes duplicates of messages that were sent again."""
 
     outbox: SqlOutbox
@@ -58,33 +58,33 @@ class LateDuplicates:
     """Searches a row's chat for its message, except for one with this id; returns the id found."""
 
     def __post_init__(self) -> None:
-        self._resent = BoundedDict[int, _ResentRow](_MAX_RESENT_ROWS)  # by row id
-        self._has_pending = asyncio.Event()
+        self._resent_rows = BoundedDict[int, _ResentRow](_MAX_RESENT_ROWS)  # by row id
+        self._search_pending = asyncio.Event()
 
     def record_search(self, row: OutboxRow, message_id: str | None) -> None:
         """Record a search for a row's message; if it was not found, schedule a later search."""
-        earlier_resent_row = self._resent.pop(row.id, None)
+        earlier_resent_row = self._resent_rows.pop(row.id, None)
         if earlier_resent_row is None and message_id is not None:
             return
         due_at = self.clock.monotonic() + _SECONDS_UNTIL_LATE_SEARCH
         resent_row = earlier_resent_row or _ResentRow(row, 0, due_at, due_at)
-        self._resent[row.id] = replace(
+        self._resent_rows[row.id] = replace(
             resent_row,
-            pending_requests=resent_row.pending_requests + (message_id is None),
+            pending_request_count=resent_row.pending_request_count + (message_id is None),
             due_at=due_at,
-            give_up_at=due_at + _GIVE_UP_SECONDS,
+            give_up_at=due_at + _SECONDS_UNTIL_GIVE_UP,
         )
-        self._has_pending.set()
+        self._search_pending.set()
 
     async def run(self, wake_lanes: Callable[[Sequence[str]], None]) -> None:
         """Run due searches until cancelled. Each pauses its chat; `wake_lanes` resumes it."""
         while True:
-            if not self._resent:
-                self._has_pending.clear()
-                await self._has_pending.wait()
+            if not self._resent_rows:
+                self._search_pending.clear()
+                await self._search_pending.wait()
                 continue
             now = self.clock.monotonic()
-            due_rows = [one for one in self._resent.values() if one.due_at <= now]
+            due_rows = [one for one in self._resent_rows.values() if one.due_at <= now]
             due_rows_by_lane = {one.row.address.lane: one for one in due_rows}
             async with asyncio.TaskGroup() as group:
                 for resent_row in list(due_rows_by_lane.values())[:_MAX_CONCURRENT_SEARCHES]:
@@ -98,21 +98,21 @@ class LateDuplicates:
         row, is_done = resent_row.row, False
         with TurnLogContext(row.turn):
             try:
-                is_done = await self._search_exclusively(resent_row, wake_lanes)
+                is_done = await self._search_while_lane_is_held(resent_row, wake_lanes)
             except Refused as error:
                 _log.warning("late_duplicate_not_deleted", row=row.id, reason=str(error))
                 is_done = True
             except (PlatformError, StoreError) as error:
                 _log.info("late_duplicate_search_postponed", row=row.id, reason=str(error))
-        if self._resent.get(row.id) is not resent_row:  # a newer search is scheduled for the row
+        if self._resent_rows.get(row.id) is not resent_row:  # a newer search is scheduled
             return
         due_at = self.clock.monotonic() + _RETRY_SECONDS
         if is_done or due_at > resent_row.give_up_at:
-            del self._resent[row.id]
+            del self._resent_rows[row.id]
         else:
-            self._resent[row.id] = replace(resent_row, due_at=due_at)
+            self._resent_rows[row.id] = replace(resent_row, due_at=due_at)
 
-    async def _search_exclusively(
+    async def _search_while_lane_is_held(
         self, resent_row: _ResentRow, wake_lanes: Callable[[Sequence[str]], None]
     ) -> bool:
         """Delete duplicates while nothing else is sent to the chat; return whether this worked."""
@@ -135,7 +135,7 @@ class LateDuplicates:
         if row.id not in sent_ids:
             return False
         message_id = sent_ids[row.id]
-        for _ in range(resent_row.pending_requests if message_id is not None else 0):
+        for _ in range(resent_row.pending_request_count if message_id is not None else 0):
             copy_id = await self.find_message(row, message_id)
             if copy_id is None:
                 break

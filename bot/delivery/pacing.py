@@ -55,7 +55,7 @@ _MAX_HOLD_SECONDS = 1.0
 _SECONDS_BETWEEN_ADMISSIONS = 5.0
 """The interval at which some lanes on hold are admitted although their bot is rate limited."""
 _MAX_IDLE_SECONDS = 60.0
-"""A lane without requests for this long leaves the queue; another process has served it."""
+"""A lane without requests for this long leaves the queue: another process has served it."""
 _MAX_QUEUE_LENGTH = 10_000
 Response = TypeVar("Response")
 _Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
@@ -65,7 +65,7 @@ _MAX_SLEEP_SECONDS = 2.0
 _MIN_WAIT_SECONDS = 0.05
 
 
-class WaitingCalls:
+class CallQueue:
     """Queues this process's calls per bot (`source`) and chat (`lane`) for the rate limit."""
 
     def __init__(self, clock: Clock) -> None:
@@ -76,7 +76,7 @@ class WaitingCalls:
         self._blocked_until: dict[str, float] = {}
         self._next_admission_at: dict[str, float] = {}
         self._admissions_left = Counter[str]()
-        self._lane_times: dict[str, tuple[float, float]] = {}
+        self._lane_waits: dict[str, tuple[float, float]] = {}
         """When each lane started to wait, and when it last checked the limit."""
 
     @contextmanager
@@ -97,11 +97,11 @@ class WaitingCalls:
         """Queue a call during the block; yield an event that is set when the call is first."""
         self._start_waiting(lane)
         events = self._waiting_events[source]
-        events[lane] = turn_event = asyncio.Event()
+        events[lane] = first_in_queue = asyncio.Event()
         try:
-            yield turn_event
+            yield first_in_queue
         finally:
-            if events.get(lane) is turn_event:
+            if events.get(lane) is first_in_queue:
                 del events[lane]
             if events:
                 events[min(events, key=self._get_waiting_since)].set()
@@ -111,7 +111,7 @@ class WaitingCalls:
         return min(self._waiting_events[source], key=self._get_waiting_since) == lane
 
     def leave_queue(self, lane: str) -> None:
-        self._lane_times.pop(lane, None)
+        self._lane_waits.pop(lane, None)
 
     def record_block(self, source: str, seconds: float) -> None:
         """Record that a bot's calls are blocked for some seconds."""
@@ -142,19 +142,19 @@ class WaitingCalls:
         return min(max(blocked_until - now, _MIN_HOLD_SECONDS), _MAX_HOLD_SECONDS)
 
     def _get_waiting_since(self, lane: str) -> float:
-        return self._lane_times[lane][0] if lane in self._lane_times else self._clock.monotonic()
+        return self._lane_waits[lane][0] if lane in self._lane_waits else self._clock.monotonic()
 
     def _start_waiting(self, lane: str) -> float:
         """Return when a chat started to wait; add the chat to the queue if it is missing."""
         now = self._clock.monotonic()
-        waiting_since, checked_at = self._lane_times.get(lane, (now, now))
+        waiting_since, checked_at = self._lane_waits.get(lane, (now, now))
         if checked_at < now - _MAX_IDLE_SECONDS:
             waiting_since = now
-        self._lane_times[lane] = waiting_since, now
-        if len(self._lane_times) > _MAX_QUEUE_LENGTH:
+        self._lane_waits[lane] = waiting_since, now
+        if len(self._lane_waits) > _MAX_QUEUE_LENGTH:
             min_checked_at = now - _MAX_IDLE_SECONDS
-            lanes = self._lane_times.items()
-            self._lane_times = {key: times for key, times in lanes if times[1] >= min_checked_at}
+            lanes = self._lane_waits.items()
+            self._lane_waits = {key: times for key, times in lanes if times[1] >= min_checked_at}
         return waiting_since
 
 
@@ -168,18 +168,18 @@ class RateLimitedSurface(Surface):
     """
 
     surface: Surface
-    rates: RateLimits
+    rate_limits: RateLimits
     """Counts calls across all processes."""
     clock: Clock
     _: KW_ONLY
     best_effort: bool = False
     settings: DeliverySettings = field(default_factory=DeliverySettings)
-    waiting_calls: WaitingCalls | None = None
+    call_queue: CallQueue | None = None
 
     def __post_init__(self) -> None:
-        self._buckets = self.surface if isinstance(self.surface, BucketSurface) else None
-        self._windows = lru_cache(_MAX_CACHED_LIMITS)(self._select_windows)
-        self._queue = self.waiting_calls or WaitingCalls(self.clock)
+        self._bucket_surface = self.surface if isinstance(self.surface, BucketSurface) else None
+        self._get_windows = lru_cache(_MAX_CACHED_LIMITS)(self._select_windows)
+        self._queue = self.call_queue or CallQueue(self.clock)
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -192,10 +192,12 @@ class RateLimitedSurface(Surface):
             with suppress(ResponseRefused):
                 return await self._send_response(address, partial(self.surface.send, message))
             message = replace(message, interaction=None)
-        buckets, bucket = self._buckets, address.lane
-        if buckets is not None:
-            bucket = await buckets.select_send_bucket(message)
-        return await self._make_call(address, f"{bucket} send", partial(self.surface.send, message))
+        bucket_surface, bucket_key = self._bucket_surface, address.lane
+        if bucket_surface is not None:
+            bucket_key = await bucket_surface.select_send_bucket(message)
+        return await self._make_call(
+            address, f"{bucket_key} send", partial(self.surface.send, message)
+        )
 
     @override
     async def edit(
@@ -207,12 +209,12 @@ class RateLimitedSurface(Surface):
                 await self._send_response(address, partial(edit, interaction=interaction))
                 return
             interaction = None
-        buckets, bucket = self._buckets, address.lane
-        if buckets is not None:
-            bucket = await buckets.select_edit_bucket(
+        bucket_surface, bucket_key = self._bucket_surface, address.lane
+        if bucket_surface is not None:
+            bucket_key = await bucket_surface.select_edit_bucket(
                 address, message_id, content, interaction=interaction
             )
-        await self._make_call(address, f"{bucket} edit", partial(edit, interaction=interaction))
+        await self._make_call(address, f"{bucket_key} edit", partial(edit, interaction=interaction))
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
@@ -228,8 +230,8 @@ class RateLimitedSurface(Surface):
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
-        show = partial(self.surface.draft, address, draft_id, content)
-        await self._make_call(address, f"{address.lane} draft", show)
+        show_draft = partial(self.surface.draft, address, draft_id, content)
+        await self._make_call(address, f"{address.lane} draft", show_draft)
 
     @override
     async def typing(self, address: Address) -> None:
@@ -249,8 +251,8 @@ class RateLimitedSurface(Surface):
         """Send a response that counts toward no limit; raise `RateLimited` if calls are blocked."""
         route = f"{address.lane} respond"
         scopes = [RateLimitScope(key, ()) for key in (route, address.lane, address.source)]
-        if (wait := await self.rates.seconds_until_call(scopes)) > 0:
-            raise RateLimited(wait)
+        if (wait_seconds := await self.rate_limits.seconds_until_call(scopes)) > 0:
+            raise RateLimited(wait_seconds)
         return await self._send_request(address, route, request)
 
     async def _make_call(
@@ -262,7 +264,7 @@ class RateLimitedSurface(Surface):
         is_message: bool = True,
     ) -> Response:
         lane, source, limits = address.lane, address.source, self.surface.limits(address)
-        route_windows, chat_windows, bot_windows = self._windows(limits, is_message=is_message)
+        route_windows, chat_windows, bot_windows = self._get_windows(limits, is_message=is_message)
         scopes = [
             RateLimitScope(route, route_windows),
             RateLimitScope(lane, chat_windows),
@@ -270,8 +272,8 @@ class RateLimitedSurface(Surface):
         ]
         if is_message and not self.best_effort:
             await self._wait_for_limit(source, lane, scopes)
-        elif (wait := await self.rates.take_call(scopes)) > 0:
-            raise RateLimited(wait)
+        elif (wait_seconds := await self.rate_limits.take_call(scopes)) > 0:
+            raise RateLimited(wait_seconds)
         return await self._send_request(address, route, request)
 
     async def _send_request(
@@ -284,9 +286,9 @@ class RateLimitedSurface(Surface):
             RATE_LIMIT_REFUSALS.labels(address.platform, error.scope).inc()
             RATE_LIMIT_SECONDS.labels(address.platform).inc(error.retry_after_seconds)
             blocked_scope = {"route": route, "chat": lane, "bot": source}[error.scope]
-            await self.rates.block_calls(blocked_scope, error.retry_after_seconds)
+            await self.rate_limits.block_calls(blocked_scope, error.retry_after_seconds)
             if error.scope == "chat":  # the limit that was exceeded may be the bot's
-                await self.rates.block_calls(source, 0.0)
+                await self.rate_limits.block_calls(source, 0.0)
             raise
 
     def _select_windows(self, limits: Limits, *, is_message: bool) -> _Windows:
@@ -294,24 +296,34 @@ class RateLimitedSurface(Surface):
         learns_limits, is_best_effort = self.settings.pacing == "learned", self.best_effort
         if not is_message:
             bot_windows = limits.bot_call_windows if limits.counts_typing else ()
-            return (), (), _adjust_windows(bot_windows, learns=learns_limits, reserves=True)
+            return (
+                (),
+                (),
+                _adjust_windows(bot_windows, learns_limits=learns_limits, reserves_calls=True),
+            )
         learns_chat_limits = learns_limits and not is_best_effort
         return (
             _adjust_windows(
-                limits.route_call_windows, learns=learns_chat_limits, reserves=is_best_effort
+                limits.route_call_windows,
+                learns_limits=learns_chat_limits,
+                reserves_calls=is_best_effort,
             ),
             _adjust_windows(
-                limits.chat_call_windows, learns=learns_chat_limits, reserves=is_best_effort
+                limits.chat_call_windows,
+                learns_limits=learns_chat_limits,
+                reserves_calls=is_best_effort,
             ),
-            _adjust_windows(limits.bot_call_windows, learns=learns_limits, reserves=is_best_effort),
+            _adjust_windows(
+                limits.bot_call_windows, learns_limits=learns_limits, reserves_calls=is_best_effort
+            ),
         )
 
     async def _wait_for_limit(self, source: str, lane: str, scopes: list[RateLimitScope]) -> None:
         """Wait in the bot's queue until a call is allowed; raises `RateLimited` after 2 s."""
         deadline = self.clock.monotonic() + _MAX_SLEEP_SECONDS
         if self._queue.has_waiting_calls(source) or await self._take_call(source, scopes) > 0:
-            while (chat_wait := await self._wait_in_queue(source, lane, scopes, deadline)) > 0:
-                await self._sleep(chat_wait, deadline)
+            while (wait_seconds := await self._wait_in_queue(source, lane, scopes, deadline)) > 0:
+                await self._sleep(wait_seconds, deadline)
         self._queue.leave_queue(lane)
 
     async def _wait_in_queue(
@@ -322,34 +334,34 @@ class RateLimitedSurface(Surface):
         Return 0 if the call was admitted, or else the seconds until the chat's limit allows it.
         """
         shared_scopes = [scope for scope in scopes if scope.spans_processes]
-        with self._queue.queue_call(source, lane) as turn_event:
+        with self._queue.queue_call(source, lane) as first_in_queue:
             while True:
                 if not self._queue.is_first(source, lane):
-                    await self._wait_for_others(turn_event, deadline)
+                    await self._wait_until_first(first_in_queue, deadline)
                     continue
-                if (chat_wait := await self._take_call(source, scopes)) <= 0:
+                if (chat_wait_seconds := await self._take_call(source, scopes)) <= 0:
                     return 0.0
                 with self._queue.count_check(source):
-                    bot_wait_seconds = await self.rates.seconds_until_call(shared_scopes)
+                    bot_wait_seconds = await self.rate_limits.seconds_until_call(shared_scopes)
                 if bot_wait_seconds <= 0:
-                    return chat_wait
+                    return chat_wait_seconds
                 self._queue.record_block(source, bot_wait_seconds)
                 await self._sleep(bot_wait_seconds, deadline)
 
     async def _take_call(self, source: str, scopes: list[RateLimitScope]) -> float:
         with self._queue.count_check(source):
-            return await self.rates.take_call(scopes)
+            return await self.rate_limits.take_call(scopes)
 
-    async def _wait_for_others(self, turn_event: asyncio.Event, deadline: float) -> None:
+    async def _wait_until_first(self, first_in_queue: asyncio.Event, deadline: float) -> None:
         seconds_left = deadline - self.clock.monotonic()
         if seconds_left <= 0:
             raise RateLimited(_MIN_WAIT_SECONDS)
-        cancel_timer = self.clock.call_later(seconds_left, turn_event.set)
+        cancel_timer = self.clock.call_later(seconds_left, first_in_queue.set)
         try:
-            await turn_event.wait()
+            await first_in_queue.wait()
         finally:
             cancel_timer()
-        turn_event.clear()
+        first_in_queue.clear()
 
     async def _sleep(self, seconds: float, deadline: float) -> None:
         if self.clock.monotonic() + seconds > deadline:
@@ -358,9 +370,13 @@ class RateLimitedSurface(Surface):
 
 
 def _adjust_windows(
-    windows: tuple[CallWindow, ...], *, learns: bool, reserves: bool
+    windows: tuple[CallWindow, ...], *, learns_limits: bool, reserves_calls: bool
 ) -> tuple[CallWindow, ...]:
     return tuple(
-        replace(one, is_learned=one.is_learned and learns, reserved=one.reserved if reserves else 0)
+        replace(
+            one,
+            is_learned=one.is_learned and learns_limits,
+            reserved=one.reserved if reserves_calls else 0,
+        )
         for one in windows
     )

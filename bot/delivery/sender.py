@@ -31,8 +31,8 @@ from bot.chat.outgoing import (
     OutgoingMessage,
     PrivateDelivery,
 )
-from bot.delivery.late_duplicates import LateDuplicates
-from bot.delivery.pacing import WaitingCalls
+from bot.delivery.late_duplicates import LateDuplicateRemover
+from bot.delivery.pacing import CallQueue
 from bot.errors import (
     AnswerRefused,
     ContentRefused,
@@ -63,9 +63,9 @@ _EXTRA_SEARCH_SECONDS = 5.0
 """The extra time limit for a search, which needs more requests than sending a message."""
 _FATAL_RETRY_SECONDS = 30.0
 _MAX_UNKNOWN_OUTCOMES = 5
-"""The number of unknown outcomes after which the sender gives up on a row if other lanes work."""
+"""The number of unknown outcomes after which a row is given up on if other lanes succeed."""
 _MAX_ATTEMPTS = 200
-_HEALTHY_SECONDS = 120.0
+_RECENT_SUCCESS_SECONDS = 120.0
 _MAX_REMEMBERED_LANES = 100
 _MAX_REMEMBERED_ROWS = 1000
 _UNDELIVERED_NOTICE = translatable(
@@ -88,7 +88,7 @@ _POLL_SECONDS = 1.0  # a signal may be lost
 
 
 @dataclass(eq=False)
-class SentRows:
+class SentRowTracker:
     """Lets callers wait until any process has sent a row; polls in case announcements are lost."""
 
     outbox: SqlOutbox
@@ -98,7 +98,7 @@ class SentRows:
         self._sent_futures: dict[int, asyncio.Future[str | None]] = {}
         self._next_poll_at = -math.inf
 
-    async def wait(self, row_id: int) -> str:
+    async def wait_until_sent(self, row_id: int) -> str:
         """Wait for any process to send a row; return its message id, or raise `AnswerRefused`."""
         loop = asyncio.get_running_loop()
         sent_future = self._sent_futures.setdefault(row_id, loop.create_future())
@@ -155,16 +155,16 @@ class Sender:
     _: KW_ONLY
     settle_seconds: float
     announce: Callable[[int, str | None], None] = lambda _row_id, _external_id: None
-    waiting_calls: WaitingCalls | None = None
+    call_queue: CallQueue | None = None
     private_chats: Mapping[str, PrivateChats] = field(default_factory=dict)
     """The private chats of each bot, by `Address.source`."""
     wake: Callable[[Sequence[str]], None] = lambda _lanes: None
 
     def __post_init__(self) -> None:
         self._notice_times: dict[str, float] = {}
-        self._queue = self.waiting_calls or WaitingCalls(self.clock)
-        self.sent_rows = SentRows(self.outbox)
-        self.late_duplicates = LateDuplicates(
+        self._queue = self.call_queue or CallQueue(self.clock)
+        self.sent_row_tracker = SentRowTracker(self.outbox)
+        self.late_duplicate_remover = LateDuplicateRemover(
             self.outbox, self.surfaces, self.clock, self._search_message
         )
         self._succeeded_at = BoundedDict[str, float](_MAX_REMEMBERED_LANES)
@@ -226,7 +226,7 @@ class Sender:
             else:
                 outcome = "unknown"
                 elapsed_seconds = self.clock.monotonic() - request_sent_at
-                search_delay = self._seconds_until_search(row, has_ended=error.has_ended)
+                search_delay = self._seconds_until_search(row, request_ended=error.has_ended)
                 backoff = max(0.0, search_delay - elapsed_seconds)
         except Refused as error:
             outcome = "refused"
@@ -246,49 +246,49 @@ class Sender:
         return next_row if backoff is None else await self._claim_next(row.address.lane, backoff)
 
     async def _attempt_delivery(self, row: OutboxRow) -> OutboxRow | None:
-        private, reason = row.private, ""
+        delivery, reason = row.private, ""
         try:
             if row.state is OutboxState.UNKNOWN:
                 return await self._resolve_unknown_outcome(row)
-            if private is None or private.group or row.interaction is not None:
-                if private is not None and await self._needs_placeholder(row):
-                    text = translate(_PRIVATE_PLACEHOLDER, supported_language(private.locale))
+            if delivery is None or delivery.group or row.interaction is not None:
+                if delivery is not None and await self._needs_placeholder(row):
+                    text = translate(_PRIVATE_PLACEHOLDER, supported_language(delivery.locale))
                     message = replace(_to_message(row, MessageContent(text), None), file=None)
                     placeholder_id = await self.surfaces[row.address.source].send(message)
                     return await self.outbox.turn_into_edit(row, placeholder_id)
                 return await self._mark_sent(row, await self._perform_operation(row))
         except Refused as error:
-            if private is None:
+            if delivery is None:
                 raise
             reason = str(error)
             _log.warning("private_row_refused", row=row.id, lane=row.address.lane, reason=reason)
-        return await self._deliver_privately(row, private, reason)
+        return await self._deliver_privately(row, delivery, reason)
 
     async def _deliver_privately(
-        self, row: OutboxRow, private: PrivateDelivery, reason: str
+        self, row: OutboxRow, delivery: PrivateDelivery, reason: str
     ) -> OutboxRow | None:
         """Move a row to its reader's private chat, or say how to open it; return the next row."""
         private_chats = self.private_chats[row.address.source]
-        if not private.group:
+        if not delivery.group:
             try:
-                address = await private_chats.find_private_chat(private.person)
+                address = await private_chats.find_private_chat(delivery.person)
             except Refused as error:
                 reason = str(error)
             else:
-                moved_delivery = replace(private, group=row.address.channel)
-                next_row = await self.outbox.move_to_private_chat(row, moved_delivery, address)
+                updated_delivery = replace(delivery, group=row.address.channel)
+                next_row = await self.outbox.move_to_private_chat(row, updated_delivery, address)
                 self.wake([address.lane])
                 return next_row
         notice = ""
-        if not private.is_quiet:
+        if not delivery.is_quiet:
             try:
-                instructions = await private_chats.private_chat_instructions(private.person)
+                instructions = await private_chats.private_chat_instructions(delivery.person)
             except Refused as error:  # a refused edit would be sent again, to the group
                 raise Unreachable(str(error)) from error
-            notice = translate(instructions, supported_language(private.locale))
+            notice = translate(instructions, supported_language(delivery.locale))
         next_row = await self.outbox.give_up(row, reason, notice)
-        if private.group:
-            self.wake([parse_address(private.group).lane])
+        if delivery.group:
+            self.wake([parse_address(delivery.group).lane])
         self._notify_waiters(row, None)
         return next_row
 
@@ -338,7 +338,7 @@ class Sender:
         ):
             found_id = await self._search_message(row)
             if not self._is_harmless_to_repeat(row):
-                self.late_duplicates.record_search(row, found_id)
+                self.late_duplicate_remover.record_search(row, found_id)
         OUTBOX_RECONCILIATIONS.labels(row.address.platform, str(found_id is not None).lower()).inc()
         _log.info("outcome_reconciled", row=row.id, op=row.op, arrived=found_id is not None)
         if found_id is not None:
@@ -347,12 +347,12 @@ class Sender:
         await self.outbox.reschedule(row, 0)
         return await self._claim_next(row.address.lane, 0)
 
-    async def _search_message(self, row: OutboxRow, original_id: str | None = None) -> str | None:
+    async def _search_message(self, row: OutboxRow, known_copy_id: str | None = None) -> str | None:
         surface = self.surfaces[row.address.source]
         known_ids = {*await self.outbox.known_ids(row.address)}
-        if original_id is not None:
-            known_ids.add(original_id)
-        search = MessageSearch(row.reply_to, known_ids, original_id)
+        if known_copy_id is not None:
+            known_ids.add(known_copy_id)
+        search = MessageSearch(row.reply_to, known_ids, known_copy_id)
         thread = await self._find_thread(row)
         try:
             return await request_with_fallbacks(
@@ -424,12 +424,14 @@ class Sender:
         return None if message_id is None else MessageThread(message_id, row.thread.title)
 
     def _should_give_up(self, row: OutboxRow) -> bool:
-        """Return whether to give up on a row: only it keeps failing, or it was tried too often."""
+        """Return whether to give up on a row: it alone keeps failing, or was tried too often."""
         if row.attempts >= _MAX_ATTEMPTS:
             return True
         now, lane = self.clock.monotonic(), row.address.lane
         other_lanes_succeed = any(
-            key != lane and parse_source(key) == row.address.source and now - at < _HEALTHY_SECONDS
+            key != lane
+            and parse_source(key) == row.address.source
+            and now - at < _RECENT_SUCCESS_SECONDS
             for key, at in self._succeeded_at.items()
         )
         return other_lanes_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
@@ -450,12 +452,12 @@ class Sender:
 
     def _notify_waiters(self, row: OutboxRow, external_id: str | None) -> None:
         self._unknown_outcomes.pop(row.id, None)
-        self.sent_rows.record_sent(row.id, external_id)
+        self.sent_row_tracker.record_sent(row.id, external_id)
         self.announce(row.id, external_id)
 
-    def _seconds_until_search(self, row: OutboxRow, *, has_ended: bool) -> float:
+    def _seconds_until_search(self, row: OutboxRow, *, request_ended: bool) -> float:
         delay_seconds, backoff_factor = self.settle_seconds, 2.0 ** max(0, row.attempts // 2 - 3)
-        if has_ended or row.op is not OutboxOperation.SEND or self._is_harmless_to_repeat(row):
+        if request_ended or row.op is not OutboxOperation.SEND or self._is_harmless_to_repeat(row):
             delay_seconds = min(1.0, delay_seconds)
         return min(delay_seconds * backoff_factor, _MAX_BACKOFF_SECONDS)
 
@@ -466,9 +468,9 @@ class Sender:
         return limits.can_repeat_sends and has_nonce
 
 
-def derive_nonce(turn: str, part: int) -> str:
+def derive_nonce(turn_name: str, part_number: int) -> str:
     """Derive a message's nonce from its turn and part; all processes derive the same one."""
-    digest = hashlib.sha256(f"{turn}/{part}".encode()).digest()
+    digest = hashlib.sha256(f"{turn_name}/{part_number}".encode()).digest()
     return base64.b32encode(digest[:_NONCE_BYTES]).decode()
 
 
@@ -519,7 +521,7 @@ async def request_with_fallbacks(
 class LaneDelivery(Delivery):
     """Delivers rows with the senders of this process or, if it has none, alerts other processes."""
 
-    sent_rows: SentRows
+    sent_row_tracker: SentRowTracker
     wake: Callable[..., None]
     start: Callable[[str, OutboxRow], None] | None = None
 
@@ -532,4 +534,4 @@ class LaneDelivery(Delivery):
 
     @override
     async def wait_until_sent(self, row_id: int) -> str:
-        return await self.sent_rows.wait(row_id)
+        return await self.sent_row_tracker.wait_until_sent(row_id)

@@ -139,7 +139,7 @@ class Container(AnsweringContainer):
                         await self.clock.sleep(_DRAIN_POLL_SECONDS)
             await lane_pool.drain(0)
 
-        delete_late_duplicates = partial(self._sender.late_duplicates.run, lane_pool.wake)
+        delete_late_duplicates = partial(self._sender.late_duplicate_remover.run, lane_pool.wake)
         jobs: list[Job] = [
             lane_pool.run,
             delete_late_duplicates,

@@ -21,7 +21,13 @@ from bot.commands.characters import CharacterHandlers
 from bot.commands.menus import FORM_TEXTS
 from bot.console.server import AddRoutes, webhook_routes
 from bot.delivery.pacing import RateLimitedSurface
-from bot.delivery.sender import SENT_ROWS_TOPIC, LaneDelivery, Sender, SentRows, publish_sent_row
+from bot.delivery.sender import (
+    SENT_ROWS_TOPIC,
+    LaneDelivery,
+    Sender,
+    SentRowTracker,
+    publish_sent_row,
+)
 from bot.errors import PlatformError, Refused, StoreError, UserError
 from bot.intake import HistoryRouter, InboxIntake
 from bot.platforms.spec import EditableText
@@ -343,7 +349,7 @@ class MessagingContainer(StorageContainer, ABC):
             self.clock,
             settle_seconds=self.settings.delivery.settle_seconds,
             announce=self._announce_sent,
-            waiting_calls=self._waiting_calls,
+            call_queue=self._call_queue,
             private_chats=self.private_chats,
             wake=lambda lanes: self.lane_pool.wake(lanes),
         )
@@ -357,10 +363,10 @@ class MessagingContainer(StorageContainer, ABC):
     def _delivery(self) -> Delivery:
         if Role.SENDER in self.options.roles:
             lane_pool = self.lane_pool
-            return LaneDelivery(self._sender.sent_rows, lane_pool.wake, lane_pool.start)
-        sent_rows = SentRows(self.outbox)
-        self.signals.subscribe(SENT_ROWS_TOPIC, sent_rows.record_announced_rows)
-        return LaneDelivery(sent_rows, partial(wake_keys, self.signals, _LANE_QUEUE_NAME))
+            return LaneDelivery(self._sender.sent_row_tracker, lane_pool.wake, lane_pool.start)
+        sent_row_tracker = SentRowTracker(self.outbox)
+        self.signals.subscribe(SENT_ROWS_TOPIC, sent_row_tracker.record_announced_rows)
+        return LaneDelivery(sent_row_tracker, partial(wake_keys, self.signals, _LANE_QUEUE_NAME))
 
     @cached_property
     def replies(self) -> LiveReplies:
@@ -389,7 +395,7 @@ class MessagingContainer(StorageContainer, ABC):
                 self.clock,
                 best_effort=best_effort,
                 settings=self.settings.delivery,
-                waiting_calls=self._waiting_calls,
+                call_queue=self._call_queue,
             )
             for name, platform in self.platforms.items()
         }

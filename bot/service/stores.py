@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from bot.chat.usage import MICROS_PER_DOLLAR, BudgetKind, Period
 from bot.commands.personas import UserPersonas
 from bot.console.login import ConsoleLinks
-from bot.delivery.pacing import WaitingCalls
+from bot.delivery.pacing import CallQueue
 from bot.errors import PresetError, SettingsError, StoreError
 from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, Clock
@@ -78,7 +78,7 @@ class StorageContainer:
         self.notice_limiter = NoticeLimiter(self.rate_limits)
         self.arrivals = ArrivalSignals(self.signals)
         self.restore_filter = RestoreFilter(lambda: read_restore(database, clock.now()))
-        self._waiting_calls = WaitingCalls(clock)
+        self._call_queue = CallQueue(clock)
 
         self.answer_log = AnswerLog(database)
         self.audit_log = AuditLog(database, clock)

@@ -57,7 +57,7 @@ class Chat:
 
     @asynccontextmanager
     async def searching(self) -> AsyncIterator[Self]:
-        task = asyncio.create_task(self.delivery.sender.late_duplicates.run(self.wake))
+        task = asyncio.create_task(self.delivery.sender.late_duplicate_remover.run(self.wake))
         try:
             yield self
         finally:
@@ -210,7 +210,7 @@ async def test_duplicate_is_deleted_after_its_conversation_was_forgotten(
     assert chat.texts == ["a"]
 
 
-async def test_row_that_was_given_up_is_not_searched_for(database: Database) -> None:
+async def test_abandoned_row_is_not_searched_for(database: Database) -> None:
     chat = Chat(database)
     chat.surface.fail_next("send", _LOST)
     await chat.delivery.queue("a")

@@ -275,7 +275,7 @@ async def test_refused_edit_is_sent_as_a_new_message(
 @pytest.mark.parametrize(
     ("edit", "sends"), [(MessageNotFound("deleted"), 1), (Refused("no right"), 2)]
 )
-async def test_refused_answer_is_given_up(database: Database, edit: Refused, sends: int) -> None:
+async def test_refused_answer_is_abandoned(database: Database, edit: Refused, sends: int) -> None:
     delivery = Delivery(database, surface=RefusingEdits(LIMITS, edit, Refused("no right")))
     await delivery.queue("whole", opening="w")
     await delivery.work()

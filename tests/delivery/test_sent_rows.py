@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from bot.delivery.sender import SENT_ROWS_TOPIC, LaneDelivery, SentRows, publish_sent_row
+from bot.delivery.sender import SENT_ROWS_TOPIC, LaneDelivery, SentRowTracker, publish_sent_row
 from bot.errors import Refused
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.database import Database
@@ -21,9 +21,9 @@ class WorkerAndSender(Delivery):
     def __init__(self, database: Database) -> None:
         signals, self.woken, self.woken_urgently = InProcessSignals(), list[str](), list[str]()
         super().__init__(database, announce=partial(publish_sent_row, signals))
-        sent_rows = SentRows(self.outbox)
-        signals.subscribe(SENT_ROWS_TOPIC, sent_rows.record_announced_rows)
-        self.delivery = LaneDelivery(sent_rows, self._wake)
+        sent_row_tracker = SentRowTracker(self.outbox)
+        signals.subscribe(SENT_ROWS_TOPIC, sent_row_tracker.record_announced_rows)
+        self.delivery = LaneDelivery(sent_row_tracker, self._wake)
 
     def _wake(self, lanes: Sequence[str], *, is_urgent: bool) -> None:
         (self.woken_urgently if is_urgent else self.woken).extend(lanes)
@@ -76,8 +76,8 @@ class LostSignals:
 
 async def test_one_query_checks_all_awaited_rows() -> None:
     outbox = LostSignals()
-    rows = SentRows(outbox, poll_seconds=0.02)  # type: ignore[arg-type]
-    waiting = {row: asyncio.create_task(rows.wait(row)) for row in range(100)}
+    rows = SentRowTracker(outbox, poll_seconds=0.02)  # type: ignore[arg-type]
+    waiting = {row: asyncio.create_task(rows.wait_until_sent(row)) for row in range(100)}
     await wait_until(lambda: bool(outbox.asked))
     assert outbox.asked[0] == set(waiting)
     outbox.sent = {row: f"m{row}" for row in range(1, 100)} | {0: None}

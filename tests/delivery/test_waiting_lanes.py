@@ -13,7 +13,7 @@ import pytest
 from bot.chat.incoming import Address
 from bot.chat.outgoing import MessageContent, OutboxOperation, OutboxRow, OutboxState
 from bot.chat.rate import CallWindow
-from bot.delivery.pacing import RateLimitedSurface, WaitingCalls
+from bot.delivery.pacing import CallQueue, RateLimitedSurface
 from bot.delivery.sender import Sender
 from bot.runtime.in_process import InProcessRateLimits, InProcessSignals
 from bot.runtime.keyed_worker_pool import KeyedWorkerPool
@@ -89,14 +89,14 @@ class OneRowLanes:
 class Process:
     def __init__(self, outbox: OneRowLanes, rates: InProcessRateLimits) -> None:
         clock, self.rates = outbox.clock, rates
-        waiting = WaitingCalls(clock)
-        surface = RateLimitedSurface(FakeSurface(THIRTY), rates, clock, waiting_calls=waiting)
+        waiting = CallQueue(clock)
+        surface = RateLimitedSurface(FakeSurface(THIRTY), rates, clock, call_queue=waiting)
         sender = Sender(
             cast(SqlOutbox, outbox),
             {TELEGRAM: surface, OTHER: surface},
             clock,
             settle_seconds=10,
-            waiting_calls=waiting,
+            call_queue=waiting,
         )
         self.pool = KeyedWorkerPool[OutboxRow](
             "lanes",
@@ -157,7 +157,7 @@ async def test_few_rows_are_claimed_while_the_platform_refuses_the_bot() -> None
     assert len(outbox.sent) == 300
 
 
-async def test_rows_claimed_when_queued_are_claimed_about_once_more() -> None:
+async def test_rows_started_when_queued_are_claimed_about_once_more() -> None:
     outbox = outbox_with(lanes(300))
     async with running(outbox) as [process]:
         for lane in lanes(300):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from bot.chat.session import Claim
-from bot.delivery.late_duplicates import LateDuplicates
+from bot.delivery.late_duplicates import LateDuplicateRemover
 from bot.storage import finishing
 from bot.storage.conversations import Conversations
 from tests.support.crash_points import acknowledge_first, blind_resend
@@ -42,10 +42,10 @@ def _no_fence() -> None:
 def _leave_duplicates() -> None:
     """Remove the search for messages that were accepted after they were sent again."""
 
-    async def wait(_self: LateDuplicates, _wake: object) -> None:
+    async def wait(_self: LateDuplicateRemover, _wake: object) -> None:
         await asyncio.get_running_loop().create_future()
 
-    LateDuplicates.run = wait  # type: ignore[method-assign,assignment] # on purpose
+    LateDuplicateRemover.run = wait  # type: ignore[method-assign,assignment] # on purpose
 
 
 BUILDS: dict[str, Callable[[], None]] = {

@@ -172,7 +172,7 @@ def blind_resend() -> None:
         return await self._claim_next(row.address.lane, 0)
 
     Sender._resolve_unknown_outcome = resend  # type: ignore[method-assign] # on purpose
-    bot.delivery.sender.derive_nonce = lambda turn, part: secrets.token_hex(12)
+    bot.delivery.sender.derive_nonce = lambda turn_name, part_number: secrets.token_hex(12)
 
 
 def acknowledge_first() -> None:

@@ -257,7 +257,7 @@ class Setup(Delivery):
 
     @override
     async def wait_until_sent(self, row_id: int) -> str:
-        return await self.sender.sent_rows.wait(row_id)
+        return await self.sender.sent_row_tracker.wait_until_sent(row_id)
 
     async def work(self, key: str = CHAT) -> None:
         """Process and deliver everything in a conversation, as the pools do."""

@@ -159,7 +159,7 @@ async def test_send_accepted_after_the_settle_time_appears_once(
         assert rig.telegram.texts(ALICE) == ["answer", "part", "answer"]
 
     woken: list[str] = []
-    search = asyncio.create_task(process.sender.late_duplicates.run(woken.extend))
+    search = asyncio.create_task(process.sender.late_duplicate_remover.run(woken.extend))
     await wait_until(lambda: bool(woken))
     search.cancel()
     await asyncio.wait([search])
