@@ -60,10 +60,10 @@ class HistoryRouter:
     def __init__(
         self,
         find_scope: Callable[[Sequence[str], str | None], Awaitable[HistoryScope | None]],
-        index: SqlHistoryIndex,
+        history_index: SqlHistoryIndex,
     ) -> None:
         self._find_scope = find_scope
-        self._index = index
+        self._index = history_index
         # Histories by channel and message id, for messages that may not be stored yet.
         self._histories = BoundedDict[tuple[str, str], str](_MAX_REMEMBERED_EVENTS)
         self._started_threads = BoundedDict[str, None](
@@ -74,7 +74,7 @@ class HistoryRouter:
     @contextlib.asynccontextmanager
     async def route_events(self, events: Sequence[Incoming]) -> AsyncIterator[Sequence[Incoming]]:
         """Yield each event once for each history that gets it; the block must store the events."""
-        events = [one for each in events if (one := await self._locate_reaction(each)) is not None]
+        events = [one for each in events if (one := await self._route_reaction(each)) is not None]
         scopes = [
             await self._find_scope(event.scopes, _find_answerable_author_id(event))
             for event in events
@@ -86,12 +86,14 @@ class HistoryRouter:
             yield events
             return
         async with self._lock:
-            results: list[Incoming] = []
+            routed_events: list[Incoming] = []
             for event, scope in zip(events, scopes, strict=True):
-                results += (
-                    [event] if scope is None else await self._route_event(event, scope, results)
+                routed_events += (
+                    [event]
+                    if scope is None
+                    else await self._route_event(event, scope, routed_events)
                 )
-            yield results
+            yield routed_events
 
     async def route_press(self, press: ButtonPress) -> ButtonPress:
         """Assign a button press to the history of the message with the button."""
@@ -140,7 +142,7 @@ class HistoryRouter:
             return None
         return _with_history(message, parse_address(location.conversation).history)
 
-    async def _locate_reaction(self, event: Incoming) -> Incoming | None:
+    async def _route_reaction(self, event: Incoming) -> Incoming | None:
         """Assign a reaction to its message's history; return None if the message is unknown."""
         if not isinstance(event, ReactionChange):
             return event
@@ -235,7 +237,7 @@ class HistoryRouter:
         histories: Sequence[str] = ()
         if message.message_id is not None:
             locations = await self._index.locate(message.address, [message.message_id])
-            histories = _list_histories(locations)
+            histories = _list_history_names(locations)
         if not histories:
             history = self._histories.get((message.address.channel, message.message_id or ""))
             if history is None:  # the original message was never stored
@@ -257,7 +259,7 @@ class HistoryRouter:
     async def _route_deletion(self, deletion: MessageDeletion) -> Sequence[MessageDeletion]:
         message_keys = [(deletion.address.channel, one) for one in deletion.message_ids]
         address, ids = deletion.address, deletion.message_ids
-        histories = _list_histories(await self._index.locate(address, ids, with_copies=True))
+        histories = _list_history_names(await self._index.locate(address, ids, with_copies=True))
         histories += [self._histories[one] for one in message_keys if one in self._histories]
         first_history, *other_histories = dict.fromkeys(histories) or [""]
         return [
@@ -288,11 +290,11 @@ def _find_answerable_author_id(event: Incoming) -> str | None:
     )
 
 
-def _with_history(event: _Event, history: str) -> _Event:
-    return replace(event, address=replace(event.address, history=history))
+def _with_history(event: _Event, history_name: str) -> _Event:
+    return replace(event, address=replace(event.address, history=history_name))
 
 
-def _list_histories(locations: Sequence[MessageLocation]) -> list[str]:
+def _list_history_names(locations: Sequence[MessageLocation]) -> list[str]:
     return list(dict.fromkeys(parse_address(one.conversation).history for one in locations))
 
 
@@ -331,8 +333,12 @@ class InboxIntake(Intake):
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         started_at = time.time()
-        opted_out = await self.find_opted_out(messages) if self.find_opted_out is not None else ()
-        events = [one for each in messages if (one := redact_event(each, opted_out)) is not None]
+        opted_out_ids = (
+            await self.find_opted_out(messages) if self.find_opted_out is not None else ()
+        )
+        events = [
+            one for each in messages if (one := redact_event(each, opted_out_ids)) is not None
+        ]
         kept_events = [one for each in events if (one := self.filter_event(each)) is not None]
         storable_events = [to_storable_event(one) for one in kept_events]
         if self.router is None:
@@ -359,12 +365,12 @@ class InboxIntake(Intake):
         command = parse_command(event.text) if event.text.startswith("/") else None
         if command is None or command.name not in {"recap", "stop"}:
             return event
-        recap_queue, author_ids = event.address.recap_queue_address, {event.author.id}
+        recap_address, author_ids = event.address.recap_queue_address, {event.author.id}
         if command.name == "stop":
             limit = _MAX_STOPPABLE_RECAPS
-            recaps = await self.inbox.newest_unanswered([recap_queue.conversation], limit, limit)
+            recaps = await self.inbox.newest_unanswered([recap_address.conversation], limit, limit)
             author_ids = {one.author.id for one in recaps if isinstance(one, IncomingMessage)}
-        return replace(event, address=recap_queue) if event.author.id in author_ids else event
+        return replace(event, address=recap_address) if event.author.id in author_ids else event
 
     @override
     async def cursors(self, prefix: str) -> Mapping[str, str]:
@@ -390,40 +396,42 @@ _COMMANDS_AFTER_OPT_OUT = (
 """The commands with which people who opted out can still manage their own data."""
 
 
-def redact_event(event: Incoming, opted_out: Collection[str]) -> Incoming | None:
+def redact_event(event: Incoming, opted_out_ids: Collection[str]) -> Incoming | None:
     """Remove the words of people who opted out from an event; return None if nothing is left."""
-    if not opted_out:
+    if not opted_out_ids:
         return event
     if isinstance(event, IncomingMessage | ButtonPress | ReactionChange):
-        event = _remove_thread_title(event, opted_out)
+        event = _remove_thread_title(event, opted_out_ids)
     match event:
         case IncomingMessage():
-            return redact_message(event, opted_out)
-        case MessageEdit(said=message) if message.author.id in opted_out:
+            return redact_message(event, opted_out_ids)
+        case MessageEdit(said=message) if message.author.id in opted_out_ids:
             return None
         case MessageEdit(said=message):
-            return replace(event, said=_remove_quoted_words(message, opted_out))
-        case ButtonPress(author=Person(id=person)) if person in opted_out:
+            return replace(event, said=_remove_quoted_words(message, opted_out_ids))
+        case ButtonPress(author=Person(id=person)) if person in opted_out_ids:
             button = parse_button(event)
-            is_form = button is not None and button.action in FORM_ACTIONS
-            values = () if is_form else event.values
+            is_form_button = button is not None and button.action in FORM_ACTIONS
+            values = () if is_form_button else event.values
             return replace(event, author=replace(event.author, name=""), values=values)
-        case ChatJoin(author=Person(id=person)) if person in opted_out:
+        case ChatJoin(author=Person(id=person)) if person in opted_out_ids:
             return replace(event, author=None)
-        case ReactionChange(author=Person(id=person)) if person in opted_out:
+        case ReactionChange(author=Person(id=person)) if person in opted_out_ids:
             return None
         case _:
             return event
 
 
-def redact_message(message: IncomingMessage, opted_out: Collection[str]) -> IncomingMessage | None:
+def redact_message(
+    message: IncomingMessage, opted_out_ids: Collection[str]
+) -> IncomingMessage | None:
     """Remove the words of people who opted out from a message.
 
     Return None if the author opted out and the message is not addressed to the bot.
     """
     author, quote = message.author, message.quote
-    if author.id not in opted_out:
-        return _remove_quoted_words(message, opted_out)
+    if author.id not in opted_out_ids:
+        return _remove_quoted_words(message, opted_out_ids)
     if quote is not None:  # only the history shows whether the webhook is the bot's
         quote = Quote(None, quote.message_id, "", by_webhook=True) if quote.by_webhook else None
     if message.wake is None and quote is None:
@@ -445,22 +453,24 @@ def redact_message(message: IncomingMessage, opted_out: Collection[str]) -> Inco
     )
 
 
-def _remove_quoted_words(message: IncomingMessage, opted_out: Collection[str]) -> IncomingMessage:
-    message, quote = _remove_thread_title(message, opted_out), message.quote
-    if quote is not None and quote.author is not None and quote.author.id in opted_out:
+def _remove_quoted_words(
+    message: IncomingMessage, opted_out_ids: Collection[str]
+) -> IncomingMessage:
+    message, quote = _remove_thread_title(message, opted_out_ids), message.quote
+    if quote is not None and quote.author is not None and quote.author.id in opted_out_ids:
         author = replace(quote.author, name="")
         message = replace(message, quote=replace(quote, author=author, text="", attachments=()))
-    elif quote is not None and quote.forwarded_from in opted_out:
+    elif quote is not None and quote.forwarded_from in opted_out_ids:
         message = replace(message, quote=replace(quote, text="", attachments=()))
     return (
         replace(message, text="", attachments=())
-        if message.forwarded_from in opted_out
+        if message.forwarded_from in opted_out_ids
         else message
     )
 
 
-def _remove_thread_title(event: ThreadEvent, opted_out: Collection[str]) -> ThreadEvent:
-    if event.thread_title is None or event.thread_title.person not in opted_out:
+def _remove_thread_title(event: ThreadEvent, opted_out_ids: Collection[str]) -> ThreadEvent:
+    if event.thread_title is None or event.thread_title.person not in opted_out_ids:
         return event
     if isinstance(event, IncomingMessage):
         event = replace(event, channel_title="")
@@ -510,8 +520,10 @@ def to_storable_message(message: IncomingMessage) -> IncomingMessage:
     text = to_storable_text(message.text)
     safe_text, attachments = mask_pasted_tokens(text), _to_storable_attachments(message.attachments)
     author, title = _to_storable_person(message.author), _to_storable_title(message.thread_title)
-    found = (message.text, message.quote, message.author, message.attachments, message.thread_title)
-    if (safe_text, quote, author, attachments, title) == found:
+    if (safe_text, quote, author, attachments, title) == (
+        *(message.text, message.quote, message.author),
+        *(message.attachments, message.thread_title),
+    ):
         return message  # the usual case; comparing is cheaper than copying
     pairs = zip(message.attachments, attachments, strict=True)
     is_masked = safe_text != text or any(to_storable_text(a.name) != b.name for a, b in pairs)

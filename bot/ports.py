@@ -314,7 +314,7 @@ class ToolServer(Protocol):
         """The tools that are available now, or none while disconnected; never waits."""
 
     @property
-    def call_seconds(self) -> float:
+    def call_timeout_seconds(self) -> float:
         """The time limit for a call."""
 
     async def wait_for_first_attempt(self) -> None:
@@ -393,8 +393,8 @@ class ChatSettings(Protocol):
 
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
         """Return a setting's values by scope; scopes without a value are omitted."""
-        found = await self.get_scopes(scopes)
-        return {scope: values[key] for scope, values in found.items() if key in values}
+        values_by_scope = await self.get_scopes(scopes)
+        return {scope: values[key] for scope, values in values_by_scope.items() if key in values}
 
     async def get_scopes(self, scopes: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
         """Return all settings' values by scope and key; scopes without values are omitted."""
@@ -452,7 +452,7 @@ class RateLimits(Protocol):
     """Rate limits shared by all processes; counts can be lost when the store restarts."""
 
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
-        """Return the seconds until a call may start; reserve it within `max_wait_seconds`."""
+        """Return the seconds until a call may start; reserve it unless they exceed the maximum."""
 
     async def acquire_slot(
         self,

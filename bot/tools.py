@@ -281,7 +281,7 @@ def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:
             if total_chars > MAX_SPEC_CHARS:
                 _log.warning("tools_left_out", offered=len(tools), first_left_out=spec.name)
                 return tools
-            seconds = server.call_seconds + _CALL_MARGIN_SECONDS
+            seconds = server.call_timeout_seconds + _CALL_MARGIN_SECONDS
             tools.append(Tool(spec, partial(server.call, spec.name), seconds))
     return tools
 

@@ -32,8 +32,8 @@ _SENTENCE_END = re.compile(r"[.!?。！？\n]\s*")
 _MAX_REASON_CHARS = 200
 _MAX_SPACES = 3  # between the words of a phrase
 # Scripts from this letter on (Thai, CJK, Korean) write words without spaces or attach endings.
-_FIRST_UNSPACED_LETTER = "\u0e00"
-_LETTER = rf"(?![{_FIRST_UNSPACED_LETTER}-\U0010ffff])[^\W_]"
+_UNSPACED_SCRIPTS_START = "\u0e00"
+_SPACED_LETTER = rf"(?![{_UNSPACED_SCRIPTS_START}-\U0010ffff])[^\W_]"
 
 
 @value_class
@@ -43,10 +43,10 @@ class BannedWords:
     pattern: re.Pattern[str]
     max_match_chars: int
 
-    def is_found_in(self, text: str, start: int = 0, *, is_whole: bool = True) -> bool:
-        """Return whether a text contains a banned word, not counting the end of a partial text."""
+    def is_found_in(self, text: str, start: int = 0, *, is_complete: bool = True) -> bool:
+        """Return whether a text contains a banned word, ignoring the end of a partial text."""
         matches = self.pattern.finditer(text, start)
-        return any(is_whole or one.end() < len(text) for one in matches)
+        return any(is_complete or one.end() < len(text) for one in matches)
 
 
 @lru_cache(maxsize=256)
@@ -62,11 +62,11 @@ def parse_banned_words(phrase_lines: str) -> BannedWords | None:
 
 def _build_phrase_pattern(phrase: Sequence[str]) -> str:
     text = rf"\s{{1,{_MAX_SPACES}}}".join(map(re.escape, phrase))
-    has_any_ending = text.endswith(r"\*")
+    is_prefix = text.endswith(r"\*")
     text = text.removesuffix(r"\*")
     first_char, last_char = phrase[0][0], phrase[-1][-1]
-    begin = rf"(?<!{_LETTER})" if first_char < _FIRST_UNSPACED_LETTER else ""
-    end = "" if has_any_ending or last_char >= _FIRST_UNSPACED_LETTER else rf"(?!{_LETTER})"
+    begin = rf"(?<!{_SPACED_LETTER})" if first_char < _UNSPACED_SCRIPTS_START else ""
+    end = "" if is_prefix or last_char >= _UNSPACED_SCRIPTS_START else rf"(?!{_SPACED_LETTER})"
     return begin + text + end
 
 
@@ -80,54 +80,56 @@ class AnswerCheck:
     """Checks an answer, and shows each part of its text once that part has passed."""
 
     words: BannedWords | None
-    moderator: str = ""
+    moderator_id: str = ""
     """The name of the provider that moderates; empty: no moderation."""
     backend: Backend | None = None
     withholds_unchecked_answers: bool = False
 
     def __post_init__(self) -> None:
-        self._failures: list[str] = []
+        self._plugin_failures: list[str] = []
         self.note = ""
         """The result of the check, in English, for the receipt."""
         self.is_refused = False
         self._show: Callable[[str], None] | None = None
         self._text = ""
-        self._released_chars = self._judged_chars = 0
+        self._shown_chars = self._moderated_chars = 0
 
     def wrap_show_callbacks(
-        self, show: Callable[[str], None], replace_shown: Callable[[str], None]
+        self, show: Callable[[str], None], replace_shown_text: Callable[[str], None]
     ) -> tuple[Callable[[str], None], Callable[[str], None]]:
-        """Wrap the callbacks `show` and `replace_shown`, so that they show only checked text."""
+        """Wrap the two callbacks, so that they show only checked text."""
 
-        def show_checked(text: str) -> None:
-            begin = max(0, len(self._text) - self._chars_held_back)
+        def show_checked_text(text: str) -> None:
+            begin = max(0, len(self._text) - self._held_back_chars)
             self._text += text
-            if self.words is not None and self.words.is_found_in(self._text, begin, is_whole=False):
+            if self.words is not None and self.words.is_found_in(
+                self._text, begin, is_complete=False
+            ):
                 self._refuse(_BANNED_WORDS_NOTE, "words")
             self._show_passed_text()
 
-        def replace_checked(text: str) -> None:
+        def replace_checked_text(text: str) -> None:
             self._text = text
-            self._released_chars = min(len(text), self._released_chars)
-            self._judged_chars = min(len(text), self._judged_chars)
-            replace_shown(text[: self._released_chars])
+            self._shown_chars = min(len(text), self._shown_chars)
+            self._moderated_chars = min(len(text), self._moderated_chars)
+            replace_shown_text(text[: self._shown_chars])
 
         self._show = show
-        return show_checked, replace_checked
+        return show_checked_text, replace_checked_text
 
     async def moderate_new_text(self) -> None:
         """Send the text so far to moderation if enough of it is new."""
-        if self._is_moderated and len(self._text) - self._judged_chars >= _WINDOW_CHARS:
-            ends = [one.end() for one in _SENTENCE_END.finditer(self._text, self._judged_chars)]
-            end, judged_end = len(self._text), ends[-1] if ends else len(self._text)
-            await self._moderate([self._text[max(0, self._judged_chars - _OVERLAP_CHARS) : end]])
-            self._judged_chars = judged_end
+        if self._is_moderated and len(self._text) - self._moderated_chars >= _WINDOW_CHARS:
+            ends = [one.end() for one in _SENTENCE_END.finditer(self._text, self._moderated_chars)]
+            end, moderated_end = len(self._text), ends[-1] if ends else len(self._text)
+            await self._moderate([self._text[max(0, self._moderated_chars - _OVERLAP_CHARS) : end]])
+            self._moderated_chars = moderated_end
             self._show_passed_text()
 
     @property
     def notes(self) -> str:
         """The results of the checks, in English, for the receipt."""
-        return "; ".join([*self._failures, *([self.note] if self.note else [])])
+        return "; ".join([*self._plugin_failures, *([self.note] if self.note else [])])
 
     async def apply_hooks(self, text: str) -> str:
         """Return a complete text after the changes of all plug-ins, skipping plug-ins that fail."""
@@ -137,7 +139,7 @@ class AnswerCheck:
             try:
                 result = await check_answer(name, hook, text)
             except PluginFailed as error:
-                self._failures.append(str(error))
+                self._plugin_failures.append(str(error))
                 continue
             if isinstance(result, Refusal):
                 reason = result.reason[:_MAX_REASON_CHARS]
@@ -161,18 +163,18 @@ class AnswerCheck:
         return self.backend is not None and not self.note
 
     @property
-    def _chars_held_back(self) -> int:
+    def _held_back_chars(self) -> int:
         return self.words.max_match_chars + 1 if self.words is not None else 0
 
     def _show_passed_text(self) -> None:
-        end = len(self._text) - self._chars_held_back
+        end = len(self._text) - self._held_back_chars
         if self._is_moderated:
-            end = min(end, self._judged_chars)
+            end = min(end, self._moderated_chars)
         if HOOKS["check_answer"]:  # plug-ins check only the complete answer
             end = 0
-        if self._show is not None and not self.is_refused and end > self._released_chars:
-            self._show(self._text[self._released_chars : end])
-            self._released_chars = end
+        if self._show is not None and not self.is_refused and end > self._shown_chars:
+            self._show(self._text[self._shown_chars : end])
+            self._shown_chars = end
 
     async def _moderate(self, texts: Sequence[str]) -> None:
         assert self.backend is not None  # noqa: S101 -- see `_is_moderated`
@@ -181,7 +183,7 @@ class AnswerCheck:
                 categories = await self.backend.moderate(texts)
         except (BackendUnavailable, TimeoutError) as error:
             reason = str(error) or "no answer in time"
-            _log.warning("answer_not_checked", provider=self.moderator, reason=reason)
+            _log.warning("answer_not_checked", provider=self.moderator_id, reason=reason)
             if self.withholds_unchecked_answers:
                 self._refuse(_WITHHELD_NOTE, "withheld_unchecked")
             else:
@@ -189,7 +191,7 @@ class AnswerCheck:
                 CHECKED_ANSWERS.labels("unchecked").inc()
             return
         if categories:
-            note_values = {"provider": self.moderator, "categories": ", ".join(categories)}
+            note_values = {"provider": self.moderator_id, "categories": ", ".join(categories)}
             self._refuse(_MODERATION_NOTE.with_values(**note_values), "moderation")
 
     def _refuse(self, note: str, metric_label: str) -> None:

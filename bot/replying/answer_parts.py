@@ -34,14 +34,16 @@ _ACTION_LABELS = {
 _DANGEROUS_ACTIONS = frozenset({ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET})
 
 
-def action_buttons(part: str, locale: str | None, *actions: ButtonAction) -> tuple[Button, ...]:
+def action_buttons(
+    part_name: str, locale: str | None, *actions: ButtonAction
+) -> tuple[Button, ...]:
     """Return the action buttons for the part with this name; a single button is highlighted."""
     language = supported_language(locale)
     default_style = ButtonStyle.PRIMARY if len(actions) == 1 else ButtonStyle.PLAIN
     return tuple(
         Button(
             translate(_ACTION_LABELS[one], language),
-            encode_button(one, part),
+            encode_button(one, part_name),
             ButtonStyle.DANGER if one in _DANGEROUS_ACTIONS else default_style,
         )
         for one in actions
@@ -49,28 +51,28 @@ def action_buttons(part: str, locale: str | None, *actions: ButtonAction) -> tup
 
 
 def answer_buttons(
-    part: str, locale: str | None, number: int = 1, version_count: int = 1
+    part_name: str, locale: str | None, version_number: int = 1, version_count: int = 1
 ) -> tuple[Button, ...]:
-    """Return a finished answer's buttons; the answer is version `number` of `version_count`."""
+    """Return the buttons of one of the versions of a finished answer."""
     actions = (ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.DELETE)
-    numbers = page_buttons(ButtonAction.VERSION, part, number, version_count, row=1)
-    return (*action_buttons(part, locale, *actions), *numbers)
+    versions = page_buttons(ButtonAction.VERSION, part_name, version_number, version_count, row=1)
+    return (*action_buttons(part_name, locale, *actions), *versions)
 
 
 def page_buttons(
-    action: ButtonAction, part: str, page: int, page_count: int, *, row: int = 0
+    action: ButtonAction, part_name: str, page: int, page_count: int, *, row: int = 0
 ) -> tuple[Button, ...]:
     """Return buttons that turn the pages of a list, or () if there is only one page."""
     labels_by_page = {page - 1: "‹", page: f"{page}/{page_count}", page + 1: "›"}
     return tuple(
-        Button(label, encode_button(action, part, number), row=row)
+        Button(label, encode_button(action, part_name, number), row=row)
         for number, label in labels_by_page.items()
         if page_count > 1 and 1 <= number <= page_count
     )
 
 
 _MIN_UNITS_FOR_THOUGHTS = 300
-"""The free units that thoughts need in a message; with fewer, they get a message of their own."""
+"""The free units that thoughts need in a message; with fewer, they get their own message."""
 _SPOILER_MARKUP_UNITS = 16
 """The units that a platform adds to thoughts: a symbol, spoiler marks, line breaks."""
 _ELLIPSIS = " …"
@@ -116,7 +118,7 @@ def _cut_to_fit(text: str, max_units: int, measure: Callable[[str], int]) -> str
 
 
 LongAnswer: TypeAlias = Literal["parts", "file", "thread"]
-_FILE_NAME = "answer.md"
+_ANSWER_FILE_NAME = "answer.md"
 _MAX_PARTS_IN_THREAD = 1_000
 """The maximum number of thread parts per answer, so that answers' part numbers do not overlap."""
 _WHOLE_ANSWER_HINT = translatable("📄 The whole answer is in this file.")
@@ -132,7 +134,7 @@ def choose_supported_form(form: LongAnswer, limits: Limits) -> LongAnswer:
 class PartDestinations:
     """Where an answer's parts are sent: all to the channel, or all but the first to a thread."""
 
-    first_part: int = 0
+    first_part_number: int = 0
     """The number of the first part; other characters' parts may precede it."""
     thread: AnswerThread | None = None
     """The thread for all parts but the first one; None: the channel."""
@@ -142,19 +144,24 @@ class PartDestinations:
     def to_part(self, index: int, content: MessageContent) -> OutgoingPart:
         """Return an outgoing part with this content; `index` is its position, from 0."""
         if index == 0 or self.thread is None:
-            return OutgoingPart(self.first_part + index, content)
-        part_number = FIRST_THREAD_PART + self.first_part * _MAX_PARTS_IN_THREAD + index - 1
+            return OutgoingPart(self.first_part_number + index, content)
+        part_number = FIRST_THREAD_PART + self.first_part_number * _MAX_PARTS_IN_THREAD + index - 1
         return OutgoingPart(part_number, content, thread=self.thread)
 
 
 def choose_destinations(
-    form: LongAnswer, first_part: int, locale: str | None, make_part_name: Callable[[int], str]
+    form: LongAnswer,
+    first_part_number: int,
+    locale: str | None,
+    make_part_name: Callable[[int], str],
 ) -> PartDestinations:
-    """Return the destinations of an answer's parts, numbered from `first_part`."""
+    """Return the destinations of an answer's parts, numbered from `first_part_number`."""
     if form == "thread":
         title = translate(_THREAD_TITLE, supported_language(locale))
-        return PartDestinations(first_part, AnswerThread(make_part_name(first_part), title))
-    return PartDestinations(first_part, max_live_parts=1 if form == "file" else None)
+        return PartDestinations(
+            first_part_number, AnswerThread(make_part_name(first_part_number), title)
+        )
+    return PartDestinations(first_part_number, max_live_parts=1 if form == "file" else None)
 
 
 def arrange_parts(
@@ -177,15 +184,15 @@ def arrange_parts(
             translate(_WHOLE_ANSWER_HINT, supported_language(locale)), first.content.face
         )
         return first, OutgoingPart(
-            FIRST_FILE_PART + first.part, caption, Attachment(_FILE_NAME, text)
+            FIRST_FILE_PART + first.part, caption, Attachment(_ANSWER_FILE_NAME, text)
         )
     destinations = choose_destinations(form, first.part, locale, make_part_name)
     return tuple(destinations.to_part(index, one.content) for index, one in enumerate(parts))
 
 
-def select_message_parts(numbers: Iterable[int]) -> list[int]:
+def select_message_parts(part_numbers: Iterable[int]) -> list[int]:
     """Return only the part numbers of channel messages, not those of files and threads."""
-    return [number for number in numbers if number < FIRST_FILE_PART]
+    return [number for number in part_numbers if number < FIRST_FILE_PART]
 
 
 _ATTACHMENT_ACTIONS: Mapping[MediaKind, Text] = {
@@ -244,7 +251,7 @@ def explain_unread_files(files: Sequence[UnreadFile]) -> Text:
             sentences.append(text)
         elif file.why is not None:
             sentences.append(translatable("⚠ I could not read the file: {why}.", why=file.why))
-    other_items = [file.item for file in files if file.why is None]
+    unread_items = [file.item for file in files if file.why is None]
     return join_texts(
-        [*sentences, explain_unreadable_attachments(other_items)] if other_items else sentences
+        [*sentences, explain_unreadable_attachments(unread_items)] if unread_items else sentences
     )

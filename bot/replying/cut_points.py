@@ -23,7 +23,7 @@ _LIST_MARKER = re.compile(r"[^\t>]")
 class Fence:
     """An open code block."""
 
-    run: str
+    fence_chars: str
     """The fence itself: "```" or "~~~~"."""
     opener: str
     """The fence with its language, to reopen the block: "```python"."""
@@ -32,7 +32,7 @@ class Fence:
 
     @property
     def closer(self) -> str:
-        return self.margin + self.run
+        return self.margin + self.fence_chars
 
 
 @value_class
@@ -53,18 +53,22 @@ class FenceLine:
 
     def find_opened_fence(self, text: str) -> Fence | None:
         """Return the code block that this line opens, or None if its backticks are inline code."""
-        run = text[self.fence_start : self.fence_end]
-        if run[0] == "`" and "`" in self.info:
+        chars = text[self.fence_start : self.fence_end]
+        if chars[0] == "`" and "`" in self.info:
             return None  # inline code, according to CommonMark
-        return Fence(run, run + self.info.rstrip(), _LIST_MARKER.sub(" ", self.margin))
+        return Fence(chars, chars + self.info.rstrip(), _LIST_MARKER.sub(" ", self.margin))
 
     def closes(self, fence: Fence, text: str) -> bool:
         """Return whether this line closes the code block of `fence`."""
-        run = text[self.fence_start : self.fence_end]
+        chars = text[self.fence_start : self.fence_end]
         quote_depth = self.margin.count(">")
         unquoted_text = self.margin.replace(">", "") + self.info
         is_bare = not unquoted_text or unquoted_text.isspace()
-        return run.startswith(fence.run) and is_bare and quote_depth == fence.margin.count(">")
+        return (
+            chars.startswith(fence.fence_chars)
+            and is_bare
+            and quote_depth == fence.margin.count(">")
+        )
 
 
 def find_fence_lines(text: str, start: int, end: int) -> Iterator[FenceLine]:
@@ -78,7 +82,7 @@ def find_fence_lines(text: str, start: int, end: int) -> Iterator[FenceLine]:
 _MARK_TOKEN = re.compile(r"\\.|`+|\*{1,3}|__|~~|\|\|", re.DOTALL)
 _PARAGRAPH_END = re.compile(r"\n[ \t>]*\n")
 _TRAILING_MARKS = re.compile(r"[*_~|`]+\Z")
-_HALF_LINK = re.compile(r"!?\[(?P<label>[^\[\]\n]+)\]\([^()\s]*\Z")
+_UNFINISHED_LINK = re.compile(r"!?\[(?P<label>[^\[\]\n]+)\]\([^()\s]*\Z")
 _QUOTE_PREFIX = re.compile(r"[ \t]*(?:>[ \t]?)+")
 
 
@@ -103,9 +107,9 @@ def close_open_markdown(part: str) -> str:
     fence = _find_open_fence(part)
     if fence is not None:
         return f"{part}\n{fence.closer}"
-    half_link_match = _HALF_LINK.search(part)
-    if half_link_match is not None:
-        part = part[: half_link_match.start()] + half_link_match["label"]
+    link_match = _UNFINISHED_LINK.search(part)
+    if link_match is not None:
+        part = part[: link_match.start()] + link_match["label"]
     trailing_marks = _TRAILING_MARKS.search(part)
     open_marks = find_open_marks(part)
     if trailing_marks is not None:
@@ -138,8 +142,8 @@ def _track_mark(match: re.Match[str], text: str, open_marks: list[str]) -> None:
 
 
 def _find_inline_code_end(text: str, backticks: str, position: int) -> int | None:
-    closing = re.compile(rf"(?<!`){backticks}(?!`)").search(text, position)
-    return closing.end() if closing else None
+    closing_match = re.compile(rf"(?<!`){backticks}(?!`)").search(text, position)
+    return closing_match.end() if closing_match else None
 
 
 def _find_open_fence(part: str) -> Fence | None:
@@ -173,7 +177,7 @@ _UNBREAKABLE_TEXT = re.compile(
 
 @dataclass
 class CutWindow:
-    """The text that fits into one message, with its possible cuts; later text never moves these."""
+    """The text that fits into one message, and its possible cuts, which appended text never moves."""
 
     text: str
     offsets: Sequence[int]
@@ -193,7 +197,7 @@ class CutWindow:
         self._reserved_units = closing_units(self.fence)
         self._stop = self._find_stop()
         self._fences = [(self.start, self.fence)]
-        self._closing_ends: dict[int, int] = {}  # ends of lines that close a code block
+        self._closing_line_ends: dict[int, int] = {}  # ends of lines that close a code block
         self._uncuttable_ranges: list[tuple[int, int]] = []
         """Ranges in which no message may start: after their first position, up to their second."""
         self.block_edges: set[int] = set()
@@ -214,7 +218,7 @@ class CutWindow:
     def find_prose_start(self, position: int) -> int:
         """Return the end of the last code block before a position."""
         begin = max(begin for begin, _ in self._fences if begin <= max(position, self.start))
-        return self._closing_ends.get(begin, begin)
+        return self._closing_line_ends.get(begin, begin)
 
     def _scan_fence_lines(self) -> None:
         for line in find_fence_lines(self.text, self.position, self._window_end):
@@ -232,7 +236,7 @@ class CutWindow:
                 self._open_block(line)
             elif line.closes(fence, self.text):
                 self._fences.append((line.start + 1, None))
-                self._closing_ends[line.start + 1] = line.end
+                self._closing_line_ends[line.start + 1] = line.end
                 self._uncuttable_ranges.append((line.start, line.end))
                 self.block_edges.add(line.end)
         self._end_quoted_block(self._window_end)
@@ -284,7 +288,9 @@ class CutWindow:
     def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
         """Return whether a line, once it is complete, may open or close a code block."""
         if fence is not None:
-            return set(self.text[line.start : self._window_end].strip(" \t>")) <= {fence.run[0]}
+            return set(self.text[line.start : self._window_end].strip(" \t>")) <= {
+                fence.fence_chars[0]
+            }
         if self.offsets[self._window_end] - self.offsets[line.start] > self.max_fence_units:
             return False
         return self.text[line.fence_start] == "~" or (
@@ -378,7 +384,7 @@ def _find_last_gap(
     for end, next_start in gaps:
         if (
             window.looks_like_fence(next_start)
-            or _is_within_unbreakable(unbreakable_spans, next_start)
+            or _is_unbreakable_at(unbreakable_spans, next_start)
             or not window.allows_cut(end, next_start)
         ):
             continue
@@ -393,7 +399,7 @@ def _ends_sentence(window: CutWindow, end: int, next_start: int) -> bool:
     return not window.fence_at(next_start) and bool(_SENTENCE_END.search(window.text, begin, end))
 
 
-def _is_within_unbreakable(unbreakable_spans: Sequence[tuple[int, int]], position: int) -> bool:
+def _is_unbreakable_at(unbreakable_spans: Sequence[tuple[int, int]], position: int) -> bool:
     index = bisect_left(unbreakable_spans, (position, 0)) - 1
     return index >= 0 and position < unbreakable_spans[index][1]
 
@@ -408,14 +414,16 @@ def _find_last_match(
         if (
             position == window.stop
             or window.fence_at(position)
-            or _is_within_unbreakable(unbreakable_spans, position)
+            or _is_unbreakable_at(unbreakable_spans, position)
         ):
             continue
         last_match_end = position if window.allows_cut(position, position) else last_match_end
     return last_match_end
 
 
-def _cut_anywhere(window: CutWindow, unbreakable: Sequence[tuple[int, int]]) -> tuple[int, int]:
+def _cut_anywhere(
+    window: CutWindow, unbreakable_spans: Sequence[tuple[int, int]]
+) -> tuple[int, int]:
     """Return a cut between any characters or, as a last resort, within a character."""
     positions = [
         position
@@ -428,7 +436,7 @@ def _cut_anywhere(window: CutWindow, unbreakable: Sequence[tuple[int, int]]) -> 
         for position in positions
         if window.allows_cut(position, position)
         and not (
-            _is_within_unbreakable(unbreakable, position)
+            _is_unbreakable_at(unbreakable_spans, position)
             or window.splits_fence(position)
             or window.looks_like_fence(position)
         )

@@ -7,17 +7,17 @@ from itertools import takewhile
 
 # The characters that .NET's String.Trim() removes, as in RodelAgent (docs/sources.md#rodel):
 # Python's whitespace without the separators U+001C to U+001F.
-_WHITE_SPACE = (
+_WHITESPACE = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
 )
 
 
-def apply_filters(text: str, filter_chars: Iterable[str]) -> str:
+def apply_filters(text: str, unwanted_texts: Iterable[str]) -> str:
     """Remove each unwanted text, one after another, then leading and trailing whitespace."""
-    for unwanted in filter_chars:
-        text = text.replace(unwanted, "")
-    return text.strip(_WHITE_SPACE)
+    for unwanted_text in unwanted_texts:
+        text = text.replace(unwanted_text, "")
+    return text.strip(_WHITESPACE)
 
 
 class OutputFilter:
@@ -27,10 +27,10 @@ class OutputFilter:
     back possible beginnings of unwanted texts, and whitespace that may be at the end.
     """
 
-    def __init__(self, filter_chars: Iterable[str]) -> None:
-        self._removers = [_TextRemover(unwanted) for unwanted in filter_chars]
+    def __init__(self, unwanted_texts: Iterable[str]) -> None:
+        self._removers = [_TextRemover(unwanted_text) for unwanted_text in unwanted_texts]
         self._has_text = False
-        self._white_space = ""
+        self._held_whitespace = ""
 
     def feed(self, text: str) -> str:
         """Add the next text of the answer, and return the text that can be shown."""
@@ -47,11 +47,11 @@ class OutputFilter:
 
     def _trim(self, text: str) -> str:
         if not self._has_text:
-            text = text.lstrip(_WHITE_SPACE)
+            text = text.lstrip(_WHITESPACE)
             self._has_text = bool(text)
-        text = self._white_space + text
-        visible_text = text.rstrip(_WHITE_SPACE)
-        self._white_space = text[len(visible_text) :]
+        text = self._held_whitespace + text
+        visible_text = text.rstrip(_WHITESPACE)
+        self._held_whitespace = text[len(visible_text) :]
         return visible_text
 
 
@@ -60,20 +60,20 @@ class _TextRemover:
 
     def __init__(self, unwanted_text: str) -> None:
         self._unwanted_text = unwanted_text
-        self._held_back = ""  # the longest suffix that is a prefix of `unwanted`
+        self._held_text = ""  # the longest suffix that may begin the unwanted text
 
     def feed(self, text: str) -> str:
-        *clean_parts, rest = (self._held_back + text).split(self._unwanted_text)
-        held_length = next(
+        *clean_parts, unfinished_text = (self._held_text + text).split(self._unwanted_text)
+        held_back_chars = next(
             length
-            for length in range(min(len(self._unwanted_text) - 1, len(rest)), -1, -1)
-            if rest.endswith(self._unwanted_text[:length])
+            for length in range(min(len(self._unwanted_text) - 1, len(unfinished_text)), -1, -1)
+            if unfinished_text.endswith(self._unwanted_text[:length])
         )
-        self._held_back = rest[len(rest) - held_length :]
-        return "".join(clean_parts) + rest[: len(rest) - held_length]
+        self._held_text = unfinished_text[len(unfinished_text) - held_back_chars :]
+        return "".join(clean_parts) + unfinished_text[: len(unfinished_text) - held_back_chars]
 
     def finish(self) -> str:
-        text, self._held_back = self._held_back, ""
+        text, self._held_text = self._held_text, ""
         return text
 
 
@@ -97,12 +97,12 @@ class RepeatedStartFilter:
         self._held_text += text
         if len(self._held_text) < len(self._start) and self._start.startswith(self._held_text):
             return ""  # it may be a repeated beginning
-        rest = self._held_text.removeprefix(self._start)
-        if not rest.strip() and self._trailing_whitespace.startswith(rest):
+        new_text = self._held_text.removeprefix(self._start)
+        if not new_text.strip() and self._trailing_whitespace.startswith(new_text):
             return ""
         self._is_at_cut = False
-        pairs = zip(rest, self._trailing_whitespace, strict=False)
-        return rest[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :]
+        pairs = zip(new_text, self._trailing_whitespace, strict=False)
+        return new_text[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :]
 
     def finish(self) -> str:
         """Return the rest of the text that was held back."""
@@ -142,7 +142,7 @@ def ends_in_loop(text: str) -> bool:
 
 
 class RepetitionDetector:
-    """Detects an answer that repeats the same text endlessly, in microseconds per chunk."""
+    """Detects endless repetition in an answer; takes microseconds per chunk."""
 
     def __init__(self) -> None:
         self.has_repetition = False
@@ -165,15 +165,15 @@ class RepetitionDetector:
         if not self.has_repetition:
             return text
         repetition_start = self._repetition_start
-        text_once = text[: repetition_start + self._unit_chars]
-        if text_once.rstrip().endswith((".", "!", "?", "。", "！", "？")):
-            return text_once
-        marks = [mark for mark in _SENTENCE_ENDS if mark in text_once]
-        sentence_ends = (text_once.rfind(mark, repetition_start) + len(mark) for mark in marks)
+        shortened_text = text[: repetition_start + self._unit_chars]
+        if shortened_text.rstrip().endswith((".", "!", "?", "。", "！", "？")):
+            return shortened_text
+        marks = [mark for mark in _SENTENCE_ENDS if mark in shortened_text]
+        sentence_ends = (shortened_text.rfind(mark, repetition_start) + len(mark) for mark in marks)
         sentence_end = max((end for end in sentence_ends if end > repetition_start), default=0)
-        word_end = text_once.rfind(" ", repetition_start) + 1
-        end = sentence_end or (word_end if word_end > repetition_start else len(text_once))
-        return text_once[:end].rstrip()
+        word_end = shortened_text.rfind(" ", repetition_start) + 1
+        end = sentence_end or (word_end if word_end > repetition_start else len(shortened_text))
+        return shortened_text[:end].rstrip()
 
     def _detect_repetition(self) -> None:
         new_text = "".join(self._pending_chunks)
@@ -205,8 +205,8 @@ class RepetitionDetector:
         is_in_code = self._fence_count % 2 == 1
         if any(char.isalpha() for char in unit):
             min_repeats = next(count for length, count in _REPEATS_BY_LENGTH if len(unit) >= length)
-            factor = _CODE_LOOP_FACTOR if is_in_code else 1
-            min_loop_chars = max(_MIN_LOOP_CHARS, min_repeats * len(unit)) * factor
+            code_factor = _CODE_LOOP_FACTOR if is_in_code else 1
+            min_loop_chars = max(_MIN_LOOP_CHARS, min_repeats * len(unit)) * code_factor
         else:
             min_loop_chars = max(_MIN_CHARS_WITHOUT_LETTERS, _MIN_REPEATS * len(unit))
         if min_loop_chars > len(self._tail):

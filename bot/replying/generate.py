@@ -45,7 +45,7 @@ from bot.tools import REACT_TOOL, Toolbox
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_END_MARKS = {
+_ENDING_NOTES = {
     None: translatable("⚠ (interrupted)"),
     FinishReason.CANCELLED: translatable("⚠ (stopped)"),
     FinishReason.REPETITION: translatable(
@@ -85,13 +85,13 @@ class VisibleTokenLimit:
 
 
 @contextmanager
-def log_failed_steps(composed_seconds: float, prompt_tokens: int, clock: Clock) -> Iterator[None]:
+def log_failed_steps(compose_seconds: float, prompt_tokens: int, clock: Clock) -> Iterator[None]:
     """Log the duration of each step so far if the block fails with `BackendError`."""
     requested_at = clock.monotonic()
     try:
         yield
     except BackendError:
-        _log.info("prompt_composed", tokens=prompt_tokens, seconds=round(composed_seconds, 3))
+        _log.info("prompt_composed", tokens=prompt_tokens, seconds=round(compose_seconds, 3))
         _log.info("prefill", seconds=round(clock.monotonic() - requested_at, 3))
         raise
 
@@ -106,12 +106,12 @@ async def generate_answer(
     show: Callable[[str], None],
     show_wait: Callable[[Waiting], None],
     clock: Clock,
-    stop: StopFlag | None = None,
+    stop_flag: StopFlag | None = None,
     may_continue: Callable[[], Awaitable[bool]] = allow_always,
     tools: Toolbox | None = None,
     limit: VisibleTokenLimit | None = None,
     provider: str = "",
-    replace_shown: Callable[[str], None] = lambda _: None,
+    replace_shown_text: Callable[[str], None] = lambda _: None,
     check: AnswerCheck | None = None,
 ) -> GeneratedAnswer:
     """Generate an answer, and call `show` with its text as it arrives.
@@ -119,20 +119,20 @@ async def generate_answer(
     A cut-off stream is continued once if the model supports it. An answer is kept if it was
     interrupted after its first text, or stopped at any time. `may_continue` decides whether another
     request may be sent, such as for a round of `tools`. If some text turns out to be reasoning,
-    `replace_shown` gets the text that remains. Only text that passed `check` is shown; a refused
-    answer ends early. Raises `BackendError` if generation fails before the first text.
+    `replace_shown_text` gets the text that remains. Only text that passed `check` is shown; a
+    refused answer ends early. Raises `BackendError` if generation fails before the first text.
     """
     was_interrupted = False
-    stop = stop or StopFlag()
+    stop_flag = stop_flag or StopFlag()
     if check is not None:
-        show, replace_shown = check.wrap_show_callbacks(show, replace_shown)
-    text_callbacks = (show, stop.count_text)
+        show, replace_shown_text = check.wrap_show_callbacks(show, replace_shown_text)
+    text_callbacks = (show, stop_flag.count_text)
     answer = _AnswerBuilder(
-        prompt, text_callbacks, replace_shown, show_wait, clock, limit, provider, check
+        prompt, text_callbacks, replace_shown_text, show_wait, clock, limit, provider, check
     )
     try:
-        if not stop.is_requested:
-            with stop.stoppable_block():
+        if not stop_flag.is_requested:
+            with stop_flag.stoppable_block():
                 await _stream_answer(backend, prompt, answer, may_continue, tools)
     except BackendInterrupted as error:
         if not answer.has_text:
@@ -140,7 +140,7 @@ async def generate_answer(
         was_interrupted = True
         prefill_seconds = answer.first_word_seconds
         _log.warning("answer_interrupted", reason=str(error), prefill_seconds=prefill_seconds)
-    result = answer.build(was_interrupted=was_interrupted, was_cancelled=stop.is_requested)
+    result = answer.build(was_interrupted=was_interrupted, was_cancelled=stop_flag.is_requested)
     return replace(result, tool_calls=tuple(tools.records)) if tools is not None else result
 
 
@@ -169,8 +169,8 @@ async def _stream_answer(
             await _add_events(backend, request, answer)
         except BackendUnavailable as error:  # the previous requests must be charged
             is_too_long = isinstance(error, ContextExceeded)
-            kind = ToolResultsTooLong if is_too_long else BackendInterrupted
-            raise kind(str(error), error.notice) from error
+            error_class = ToolResultsTooLong if is_too_long else BackendInterrupted
+            raise error_class(str(error), error.notice) from error
 
 
 async def _stream_request(
@@ -208,24 +208,24 @@ async def _add_events(backend: Backend, prompt: Prompt, answer: "_AnswerBuilder"
 
 def describe_ending(reason: FinishReason | None, calls: Sequence[ToolRecord] = ()) -> Text | None:
     """Return a note that says why an answer is incomplete and which tools it used, or None."""
-    end_mark = _END_MARKS.get(reason)
+    ending_note = _ENDING_NOTES.get(reason)
     hidden_names = {UNKNOWN_TOOL_NAME, REACT_TOOL}  # a reaction is visible by itself
     names = ", ".join(dict.fromkeys(one.name for one in calls if one.name not in hidden_names))
-    tools = translatable("🔧 tools used: {tools}", tools=names) if names else None
-    marks = [one for one in (end_mark, tools) if one]
-    return join_texts(["", *marks], "\n\n") if marks else None
+    tools_note = translatable("🔧 tools used: {tools}", tools=names) if names else None
+    notes = [one for one in (ending_note, tools_note) if one]
+    return join_texts(["", *notes], "\n\n") if notes else None
 
 
 def build_receipt(
     answer: GeneratedAnswer,
-    fitted: FittedPrompt,
+    fitted_prompt: FittedPrompt,
     preset: Preset,
     version: int | None,
     charge: AnswerCharge,
     scopes: tuple[str, ...] = (),
     *,
     queued_seconds: float = 0.0,
-    composed_seconds: float = 0.0,
+    compose_seconds: float = 0.0,
     received_at: float | None = None,
 ) -> Receipt:
     """Return the receipt of an answer: its prompt, what was dropped, and its cost."""
@@ -233,11 +233,11 @@ def build_receipt(
         preset=preset.name,
         preset_version=version,
         provider=preset.provider,
-        prompt=_remove_pictures(fitted),
-        layout=fitted.draft.layout,
-        dropped=fitted.dropped_items,
-        tokens=fitted.tokens,
-        limit=fitted.limit,
+        prompt=_remove_pictures(fitted_prompt),
+        layout=fitted_prompt.draft.layout,
+        dropped=fitted_prompt.dropped_items,
+        tokens=fitted_prompt.tokens,
+        limit=fitted_prompt.limit,
         answer=answer.text,
         thoughts=answer.thoughts,
         reason=answer.reason,
@@ -247,7 +247,7 @@ def build_receipt(
             queued_seconds,
             answer.first_word_seconds,
             answer.seconds,
-            composed_seconds,
+            compose_seconds,
             received_at=received_at,
         ),
         charge=charge,
@@ -255,11 +255,11 @@ def build_receipt(
     )
 
 
-def _remove_pictures(fitted: FittedPrompt) -> Prompt:
-    prompt = fitted.prompt
-    if not fitted.draft.images:
+def _remove_pictures(fitted_prompt: FittedPrompt) -> Prompt:
+    prompt = fitted_prompt.prompt
+    if not fitted_prompt.draft.images:
         return prompt
-    position = len(prompt.messages) - 1 - len(fitted.draft.closing_messages)
+    position = len(prompt.messages) - 1 - len(fitted_prompt.draft.closing_messages)
     messages = (
         replace(one, parts=()) if at == position else one for at, one in enumerate(prompt.messages)
     )
@@ -272,7 +272,7 @@ class _AnswerBuilder:
 
     prompt: Prompt
     show_callbacks: Sequence[Callable[[str], None]]
-    replace_shown: Callable[[str], None]
+    replace_shown_text: Callable[[str], None]
     show_wait: Callable[[Waiting], None]
     clock: Clock
     limit: VisibleTokenLimit | None
@@ -281,8 +281,8 @@ class _AnswerBuilder:
 
     def __post_init__(self) -> None:
         self._visible_tokens = 0
-        self._begin_filters()
-        self._thought_repetition = RepetitionDetector()
+        self._reset_filters()
+        self._thought_detector = RepetitionDetector()
         self._chunks: list[str] = []
         self._raw_chunks: list[str] = []
         self._text_to_continue = ""
@@ -291,7 +291,7 @@ class _AnswerBuilder:
         self.finish = Finish(FinishReason.STOP)
         """The event that ended the newest request, with its tool calls."""
         self._usages: list[Usage] = []
-        self._request_start = self._first_chunk = 0
+        self._request_start = self._first_chunk_index = 0
         self._started_at = self.clock.monotonic()
         self.first_word_seconds: float | None = None
         """The time from the request to the first text; None: no text has arrived."""
@@ -310,7 +310,7 @@ class _AnswerBuilder:
         self.finish = Finish(FinishReason.STOP)
         if request_text.strip():
             self._feed("\n\n")
-        self._request_start, self._first_chunk = len(self.unfiltered_text), len(self._chunks)
+        self._request_start, self._first_chunk_index = len(self.unfiltered_text), len(self._chunks)
         return request_text
 
     @property
@@ -332,7 +332,7 @@ class _AnswerBuilder:
                 self._add_text(text.replace("\0", ""))  # PostgreSQL cannot store NUL
             case ReasoningDelta(text):
                 self._reasoning_chunks.append(text.replace("\0", ""))
-                self._thought_repetition.feed(text)
+                self._thought_detector.feed(text)
             case Retraction():
                 self._move_text_to_reasoning()
             case Finish():
@@ -364,19 +364,19 @@ class _AnswerBuilder:
             span_options = {"attributes": attributes, "error": error_name, "is_remote_call": True}
             record_span(name, None, started_at, ended_at, **span_options)
 
-    def _begin_filters(self) -> None:
+    def _reset_filters(self) -> None:
         self._echo_filter = EchoFilter(self.prompt.answers_as, self.prompt.speakers)
         self._output_filter = OutputFilter(self.prompt.filtered)
         self._token_filter = TokenFilter()
-        self._text_repetition = RepetitionDetector()
+        self._text_detector = RepetitionDetector()
 
     def _move_text_to_reasoning(self) -> None:
-        self._reasoning_chunks += self._chunks[self._first_chunk :]
-        del self._chunks[self._first_chunk :]
+        self._reasoning_chunks += self._chunks[self._first_chunk_index :]
+        del self._chunks[self._first_chunk_index :]
         self._raw_chunks = [self.unfiltered_text[: self._request_start]]
         self._visible_tokens = 0
-        self._begin_filters()
-        self.replace_shown("".join(self._chunks))
+        self._reset_filters()
+        self.replace_shown_text("".join(self._chunks))
 
     def begin_continuation(self) -> None:
         """Treat the next text as a continuation of the text so far."""
@@ -386,10 +386,10 @@ class _AnswerBuilder:
     def build(self, *, was_interrupted: bool, was_cancelled: bool) -> GeneratedAnswer:
         if self._start_filter is not None and not was_interrupted:
             self._feed(self._start_filter.finish())
-        held_text = self._output_filter.feed(self._echo_filter.finish())
-        self._show(self._token_filter.feed(held_text + self._output_filter.finish()))
+        held_back_text = self._output_filter.feed(self._echo_filter.finish())
+        self._show(self._token_filter.feed(held_back_text + self._output_filter.finish()))
         self._show(self._token_filter.finish())
-        text = self._text_repetition.remove_repetition("".join(self._chunks)).strip()
+        text = self._text_detector.remove_repetition("".join(self._chunks)).strip()
         reason = None if was_interrupted else self.finish.reason
         if self._is_too_long:
             reason = FinishReason.LENGTH
@@ -408,7 +408,7 @@ class _AnswerBuilder:
 
     @property
     def _is_repeating(self) -> bool:
-        return self._text_repetition.has_repetition or self._thought_repetition.has_repetition
+        return self._text_detector.has_repetition or self._thought_detector.has_repetition
 
     @property
     def _is_too_long(self) -> bool:
@@ -426,6 +426,6 @@ class _AnswerBuilder:
 
     def _show(self, text: str) -> None:
         self._chunks.append(text)
-        self._text_repetition.feed(text)
+        self._text_detector.feed(text)
         for show in self.show_callbacks:
             show(text)

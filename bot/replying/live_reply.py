@@ -46,7 +46,7 @@ class LiveReply:
     """The language of notices."""
     buttons: tuple[Button, ...] = ()
     """The buttons under the first part during generation."""
-    earlier: "LiveReply | None" = None
+    earlier_reply: "LiveReply | None" = None
     """The previous speaker's answer, which is shown completely before this one."""
     face: Face | None = None
     _: KW_ONLY
@@ -58,22 +58,22 @@ class LiveReply:
         """The texts of the complete answer's parts, set at the end of the block."""
         self._limits = self.surface.limits(self.address).without_name_line(self.face)
         self._buffer = StreamBuffer(self._limits)
-        self._openings: list[tuple[OpenedPart, OutgoingPart]] = []
+        self._opened_parts: list[tuple[OpenedPart, OutgoingPart]] = []
         self._message_ids, self._shown_texts = list[str](), list[str]()  # by part index
         self.shown_times: list[float] = []
         """The times of all live sends and edits, in Unix seconds."""
         self._shown_contents: dict[int, MessageContent] = {}  # certainly shown, by part index
         self._change_event = asyncio.Event()
-        earlier = self.earlier
+        earlier = self.earlier_reply
         self._request_lock: asyncio.Lock = earlier._request_lock if earlier else asyncio.Lock()  # noqa: SLF001
         self._update_task: asyncio.Task[None] | None = None
-        self._starts_at = math.inf
-        self._cancel_start: Callable[[], None] | None = None
+        self._updates_start_at = math.inf
+        self._cancel_update_timer: Callable[[], None] | None = None
 
     @property
-    def started_parts(self) -> Sequence[int]:
+    def started_part_numbers(self) -> Sequence[int]:
         """The numbers of the parts whose messages were queued."""
-        return [one.part for _, one in self._openings]
+        return [one.part for _, one in self._opened_parts]
 
     def feed(self, text: str) -> None:
         """Append text to the answer; a later update shows it."""
@@ -91,13 +91,13 @@ class LiveReply:
 
     async def show_complete_answer(self) -> None:
         """Show the complete answer now, because another answer follows below."""
-        for part, text in enumerate(self.final_texts):
-            await self._show_part(part, text)
+        for index, text in enumerate(self.final_texts):
+            await self._show_part(index, text)
 
     def shows(self, part: OutgoingPart) -> bool:
         """Return whether a part's message certainly shows exactly this content."""
         contents = {
-            one.part: self._shown_contents.get(at) for at, (_, one) in enumerate(self._openings)
+            one.part: self._shown_contents.get(at) for at, (_, one) in enumerate(self._opened_parts)
         }
         return contents.get(part.part) == part.content
 
@@ -117,12 +117,12 @@ class LiveReply:
 
     async def __aexit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._cancel_start is not None:
-            self._cancel_start()
+        if self._cancel_update_timer is not None:
+            self._cancel_update_timer()
         update_task = self._update_task
         if update_task is None:
             return
@@ -143,12 +143,12 @@ class LiveReply:
             self._change_event.set()
             if self._update_task.done():
                 self._update_task.result()
-        elif self._buffer.due_at < self._starts_at:
-            if self._cancel_start is not None:
-                self._cancel_start()
-            self._starts_at = self._buffer.due_at
+        elif self._buffer.due_at < self._updates_start_at:
+            if self._cancel_update_timer is not None:
+                self._cancel_update_timer()
+            self._updates_start_at = self._buffer.due_at
             wait_seconds = self._buffer.seconds_until_due(self.clock.monotonic())
-            self._cancel_start = self.clock.call_later(wait_seconds, self._start_updates)
+            self._cancel_update_timer = self.clock.call_later(wait_seconds, self._start_updates)
 
     def _start_updates(self) -> None:
         self._change_event.set()
@@ -189,58 +189,58 @@ class LiveReply:
         if self._limits.has_drafts:
             await self._show_draft(parts)
             return
-        for part, text in enumerate(parts):
-            await self._show_part(part, text)
+        for index, text in enumerate(parts):
+            await self._show_part(index, text)
 
     async def _show_draft(self, parts: Sequence[str]) -> None:
         """Show the last part as a draft; the complete answer is sent later."""
-        if self.earlier is not None:
-            await self.earlier.show_complete_answer()
+        if self.earlier_reply is not None:
+            await self.earlier_reply.show_complete_answer()
         if parts:
             async with self._request_lock:
                 if not self.may_edit():
                     return
                 content = MessageContent(parts[-1], self.face)
                 with send_only_if(self.may_edit):
-                    draft_id = self.destinations.first_part + 1
+                    draft_id = self.destinations.first_part_number + 1
                     await self.surface.draft(self.address, draft_id, content)
                 self.shown_times.append(self.clock.now())
 
-    async def _show_part(self, part: int, text: str) -> None:
-        if part == len(self._message_ids):
-            await self._open_message(part, text)
-        elif self._shown_texts[part] != text:
-            self._shown_contents.pop(part, None)
+    async def _show_part(self, index: int, text: str) -> None:
+        if index == len(self._message_ids):
+            await self._open_message(index, text)
+        elif self._shown_texts[index] != text:
+            self._shown_contents.pop(index, None)
             async with self._request_lock:
                 if not self.may_edit():
                     return
-                content = self._build_content(part, text)
+                content = self._build_content(index, text)
                 with send_only_if(self.may_edit):
                     await self.surface.edit(
-                        self.address, self._message_ids[part], content, interaction=None
+                        self.address, self._message_ids[index], content, interaction=None
                     )
             self.shown_times.append(self.clock.now())
             self._buffer.restart_pause_if_over(self.clock.monotonic())
-            self._shown_texts[part] = text
-            self._shown_contents[part] = content
+            self._shown_texts[index] = text
+            self._shown_contents[index] = content
 
-    def _build_content(self, part: int, text: str) -> MessageContent:
-        return MessageContent(text, self.face, buttons=() if part else self.buttons)
+    def _build_content(self, index: int, text: str) -> MessageContent:
+        return MessageContent(text, self.face, buttons=() if index else self.buttons)
 
-    async def _open_message(self, part: int, text: str) -> None:
-        if part == 0 and self.earlier is not None:
-            await self.earlier.show_complete_answer()
-        if part == len(self._openings):
+    async def _open_message(self, index: int, text: str) -> None:
+        if index == 0 and self.earlier_reply is not None:
+            await self.earlier_reply.show_complete_answer()
+        if index == len(self._opened_parts):
             async with self._request_lock:
-                outgoing_part = self.destinations.to_part(part, self._build_content(part, text))
-                self._openings.append((await self.open_part(outgoing_part), outgoing_part))
-        opened_part, outgoing_part = self._openings[part]
+                outgoing_part = self.destinations.to_part(index, self._build_content(index, text))
+                self._opened_parts.append((await self.open_part(outgoing_part), outgoing_part))
+        opened_part, outgoing_part = self._opened_parts[index]
         self._message_ids.append(await self.wait_until_sent(opened_part.row_id))
         self.shown_times.append(self.clock.now())
         self._buffer.restart_pause(self.clock.monotonic())
         self._shown_texts.append(text)
         if opened_part.shows_content(outgoing_part.content):
-            self._shown_contents[part] = outgoing_part.content
+            self._shown_contents[index] = outgoing_part.content
 
 
 def describe_wait(waiting: Waiting) -> Text:
@@ -369,23 +369,25 @@ class LiveReplies:
     """Surfaces for live edits, by `Address.source`; their calls never delay deliveries."""
     delivery: Delivery
     clock: Clock
-    is_held: Callable[[Claim], bool]
+    is_claim_held: Callable[[Claim], bool]
     """Returns whether a claim is certainly still held, so that its answer may be shown."""
 
     def limits(self, address: Address) -> Limits:
         return self.surfaces[address.source].limits(address)
 
     def final_parts(
-        self, address: Address, text: str, first_part: int = 0, face: Face | None = None
+        self, address: Address, text: str, first_part_number: int = 0, face: Face | None = None
     ) -> tuple[OutgoingPart, ...]:
         """Split an answer's final text into numbered parts; return none if no text is visible."""
-        return final_parts(text, self.limits(address), first_part, face)
+        return final_parts(text, self.limits(address), first_part_number, face)
 
     def notice_parts(
-        self, address: Address, text: str, locale: str | None, first_part: int = 0
+        self, address: Address, text: str, locale: str | None, first_part_number: int = 0
     ) -> tuple[OutgoingPart, ...]:
         """Return a notice as parts, translated into the language of a locale."""
-        return self.final_parts(address, translate(text, supported_language(locale)), first_part)
+        return self.final_parts(
+            address, translate(text, supported_language(locale)), first_part_number
+        )
 
     async def open_notice(self, claim: Claim, message: InboxMessage, text: Text) -> None:
         """Send a notice in reply to a waiting message; raises `Fenced` or `StoreError`."""
@@ -424,21 +426,21 @@ class LiveReplies:
         claim: Claim,
         message: InboxMessage,
         destinations: PartDestinations,
-        earlier: LiveReply | None = None,
+        earlier_reply: LiveReply | None = None,
         face: Face | None = None,
         *,
         can_stop: bool = False,
     ) -> AsyncIterator[LiveReply]:
-        """Show an answer live until the block ends; complete an `earlier` answer first."""
+        """Show an answer live until the block ends; complete an earlier answer first."""
         address, locale = message.incoming.address, message.incoming.locale
         surface = self.surfaces[address.source]
-        part_name = message.part_name(destinations.first_part)
+        part_name = message.part_name(destinations.first_part_number)
         actions = [ButtonAction.STOP] if can_stop and self.limits(address).has_buttons else []
         buttons = action_buttons(part_name, locale, *actions)
         typing_indicator = TypingIndicator(surface, address, self.clock)
 
-        async def open_part(part_name: OutgoingPart) -> OpenedPart:
-            opened_part = await self.conversations.open(claim, message, part_name)
+        async def open_part(outgoing_part: OutgoingPart) -> OpenedPart:
+            opened_part = await self.conversations.open(claim, message, outgoing_part)
             self.deliver(address, opened_part.row)
             return opened_part
 
@@ -459,9 +461,9 @@ class LiveReplies:
                 typing_indicator.stop,
                 supported_language(locale),
                 buttons,
-                earlier,
+                earlier_reply,
                 face,
-                may_edit=lambda: self.is_held(claim),
+                may_edit=lambda: self.is_claim_held(claim),
             ) as live_reply,
         ):
             yield live_reply
@@ -482,7 +484,7 @@ class TypingIndicator:
 
     async def __aenter__(self) -> Self:
         if self._repeat_seconds > 0:
-            self._cancel_start = self.clock.call_later(_SECONDS_BEFORE_TYPING, self._start)
+            self._cancel_start = self.clock.call_later(_SECONDS_BEFORE_TYPING, self._start_typing)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -496,7 +498,7 @@ class TypingIndicator:
         if self._typing_task is not None:
             self._typing_task.cancel()
 
-    def _start(self) -> None:
+    def _start_typing(self) -> None:
         self._typing_task = asyncio.create_task(self._repeat(), name=f"type {self.address.lane}")
 
     async def _repeat(self) -> None:
@@ -513,8 +515,8 @@ class TypingIndicator:
 
 
 def final_parts(
-    text: str, limits: Limits, first_part: int = 0, face: Face | None = None
+    text: str, limits: Limits, first_part_number: int = 0, face: Face | None = None
 ) -> tuple[OutgoingPart, ...]:
     """Split an answer's final text into numbered parts; return none if no text is visible."""
-    texts = enumerate(split(text, limits.without_name_line(face)), first_part)
-    return tuple(OutgoingPart(part, MessageContent(one, face)) for part, one in texts)
+    texts = enumerate(split(text, limits.without_name_line(face)), first_part_number)
+    return tuple(OutgoingPart(part_number, MessageContent(one, face)) for part_number, one in texts)

@@ -42,25 +42,25 @@ def _find_hidden_spans(text: str) -> Iterator[tuple[int, int]]:
 
 _TABLE_ROW = re.compile(r"[ \t]*\|")
 _BLANK_LINE = re.compile(r"\n[ \t\r]*\n")
-_TABLE_RULE = re.compile(r"[ \t]*\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t\r]*")
+_TABLE_DELIMITER_ROW = re.compile(r"[ \t]*\|[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?[ \t\r]*")
 
 
-def find_open_table_head(text: str, previous_head: str) -> str:
+def find_open_table_header(text: str, previous_header: str) -> str:
     """Return the header of the table that a text ends in, or "" if it ends in none.
 
-    `previous_head` is the header of the table that the previous message ended in.
+    `previous_header` is the header of the table that the previous message ended in.
     """
     *_, block = _BLANK_LINE.split(text)
-    if previous_head and len(block) == len(text):
-        return previous_head
+    if previous_header and len(block) == len(text):
+        return previous_header
     lines = block.split("\n")
-    for head, rule in pairwise(lines):
-        if head.lstrip().startswith("|") and _TABLE_RULE.fullmatch(rule):
-            return f"{head}\n{rule}\n"
+    for header, delimiter_row in pairwise(lines):
+        if header.lstrip().startswith("|") and _TABLE_DELIMITER_ROW.fullmatch(delimiter_row):
+            return f"{header}\n{delimiter_row}\n"
     return ""
 
 
-def continues_with_row(text: str, end: int, position: int) -> bool:
+def continues_with_table_row(text: str, end: int, position: int) -> bool:
     """Return whether the message after a cut from `end` to `position` starts with a table row."""
     text_between = text[end:position]
     is_new_line = "\n" in text_between and not _BLANK_LINE.search(text_between)
@@ -70,7 +70,7 @@ def continues_with_row(text: str, end: int, position: int) -> bool:
 _MARK = re.compile(r"`+|\*\*|\*|__|~~|\|\|")
 _MAX_MARK_UNITS = 8
 """The units of a message that are reserved for closing marks."""
-_MIN_UNITS_WITH_MARKS = 200
+_MIN_UNITS_TO_REOPEN_MARKS = 200
 _PARAGRAPH_BREAK = re.compile(r"\n[ \t>]*\n")
 _VISIBLE_CHARACTER = re.compile(r"\S")
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
@@ -125,8 +125,8 @@ def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
 
 def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
     """Yield the spans of the text that become messages, in order."""
-    offsets = _count_unit_offsets(text, limits)
-    position, fence, reopened_marks, table = 0, None, "", ""
+    offsets = _compute_unit_offsets(text, limits)
+    position, fence, reopened_marks, table_header = 0, None, "", ""
     while True:
         position, fence = _skip_closing_fence(text, position, fence)
         start = _find_content_start(text, position, fence)
@@ -144,12 +144,14 @@ def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
         content = text[start:end].rstrip()
         open_marks, reopened_marks = "", ""
         if window.is_full and fence is None and _reopens_marks(limits):
-            prose_at = max(window.find_prose_start(position), start)
-            open_marks, reopened_marks = _find_reopened_marks(text, prose_at, end, position)
-            table = find_open_table_head(text[prose_at:end], table if prose_at == start else "")
-            is_short = limits.measure(table) <= limits.max_units // 4
-            if table and is_short and continues_with_row(text, end, position):
-                open_marks, reopened_marks = "", table
+            prose_start = max(window.find_prose_start(position), start)
+            open_marks, reopened_marks = _find_reopened_marks(text, prose_start, end, position)
+            table_header = find_open_table_header(
+                text[prose_start:end], table_header if prose_start == start else ""
+            )
+            is_short = limits.measure(table_header) <= limits.max_units // 4
+            if table_header and is_short and continues_with_table_row(text, end, position):
+                open_marks, reopened_marks = "", table_header
         if is_visible(content):
             closer = "".join(reversed(_MARK.findall(open_marks)))
             if fence is not None and limits.closes_code_blocks:
@@ -175,20 +177,20 @@ def _find_cut_window(
 
 
 def _reopens_marks(limits: Limits) -> bool:
-    return limits.render is not None and limits.max_units >= _MIN_UNITS_WITH_MARKS
+    return limits.render is not None and limits.max_units >= _MIN_UNITS_TO_REOPEN_MARKS
 
 
-def _find_reopened_marks(text: str, prose: int, end: int, position: int) -> tuple[str, str]:
+def _find_reopened_marks(text: str, prose_start: int, end: int, position: int) -> tuple[str, str]:
     """Return the marks that are open at a cut, and the text with which the next message starts.
 
-    `prose` is the position after the last code block. The message ends at `end`, and the next one
-    starts at `position`.
+    `prose_start` is the position after the last code block. The message ends at `end`, and the next
+    one starts at `position`.
     """
-    between = text[end:position]
-    marks = "" if _PARAGRAPH_BREAK.search(between) else "".join(find_open_marks(text[prose:end]))
+    gap = text[end:position]
+    marks = "" if _PARAGRAPH_BREAK.search(gap) else "".join(find_open_marks(text[prose_start:end]))
     if len(marks) > _MAX_MARK_UNITS:
         marks = ""
-    return marks, marks if "\n" in between else find_quote_prefix(text, end) + marks
+    return marks, marks if "\n" in gap else find_quote_prefix(text, end) + marks
 
 
 def _skip_closing_fence(text: str, position: int, fence: Fence | None) -> tuple[int, Fence | None]:
@@ -216,7 +218,7 @@ def _fits(text: str, limits: Limits) -> bool:
     return 2 * len(text) <= limits.max_units or limits.measure(text) <= limits.max_units
 
 
-def _count_unit_offsets(text: str, limits: Limits) -> Sequence[int]:
+def _compute_unit_offsets(text: str, limits: Limits) -> Sequence[int]:
     """Return the number of visible units before each position, including the end."""
     hides_marks = limits.hides_markup and len(text) > limits.max_units
     if not hides_marks and limits.measure(text) == len(text):

@@ -92,7 +92,7 @@ class McpServer(ToolServer):
 
     @property
     @override
-    def call_seconds(self) -> float:
+    def call_timeout_seconds(self) -> float:
         return self._settings.seconds
 
     @override

@@ -210,7 +210,7 @@ class AnswerPipeline:
             return
         sent_parts = await self.sources.conversations.list_opened_parts(context.message)
         own_parts = {one for one in select_message_parts(sent_parts) if one >= context.first_part}
-        shown_parts = own_parts.difference(context.started_parts)
+        shown_parts = own_parts.difference(context.started_part_numbers)
         if shown_parts:
             stop.resume_until_text(max(shown_parts))
             await self._generate_answers(speakers, context, stop)
@@ -246,7 +246,7 @@ class AnswerPipeline:
             stop.start_part(first_part)
             request = AnswerRequest(speaker, name_line, context, live_reply, stop)
             receipt = await self.models.generate(request)
-        context.started_parts.extend(live_reply.started_parts)
+        context.started_part_numbers.extend(live_reply.started_part_numbers)
         if not receipt.answer:  # stopped before the first word
             return
         emoji = context.reactions_by_preset.get(preset.name)

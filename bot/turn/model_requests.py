@@ -213,7 +213,7 @@ class ModelRequests:
         receipt = build_receipt(
             *(answer, fitted_prompt, preset, request.speaker.version, charge, message.scopes),
             queued_seconds=max(build_seconds, queued_seconds),
-            composed_seconds=build_seconds,
+            compose_seconds=build_seconds,
             received_at=message.at.timestamp(),
         )
         if answer_check is None:

@@ -157,7 +157,7 @@ class TurnContext:
     """The names of the earlier parts whose messages this answer replaces."""
     replaces_answers: bool = False
     """Whether the question was answered before; the new answer should then differ."""
-    started_parts: list[int] = field(default_factory=list)
+    started_part_numbers: list[int] = field(default_factory=list)
     """The numbers of the parts whose messages were sent during generation."""
     turns: list[Turn] = field(default_factory=list)
     parts: list[OutgoingPart] = field(default_factory=list)
@@ -171,7 +171,7 @@ class TurnContext:
     @property
     def next_part(self) -> int:
         """The number of the first message part that the next character sends."""
-        following_numbers = [number + 1 for number in select_message_parts(self.started_parts)]
+        following_numbers = [one + 1 for one in select_message_parts(self.started_part_numbers)]
         complete_count = len(select_message_parts(one.part for one in self.parts))
         return max(self.first_part + complete_count, *following_numbers, 0)
 
@@ -183,7 +183,10 @@ class TurnContext:
             self.receipts,
             was_stopped=was_stopped,
             next_part=max(
-                [self.first_part, *(one + 1 for one in select_message_parts(self.started_parts))]
+                [
+                    self.first_part,
+                    *(one + 1 for one in select_message_parts(self.started_part_numbers)),
+                ]
             ),
             earlier_turns=self.unstored_turns,
         )

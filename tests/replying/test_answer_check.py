@@ -124,11 +124,11 @@ async def test_setting_decides_whether_text_is_shown_if_moderation_fails(
 async def test_shown_text_that_turns_out_to_be_reasoning_is_retracted() -> None:
     shown: list[str] = []
     check = AnswerCheck(parse_banned_words("bad"))
-    show, replace_shown = check.wrap_show_callbacks(
+    show, replace_shown_text = check.wrap_show_callbacks(
         shown.append, lambda text: shown.__setitem__(slice(None), [text])
     )
     show("I think about it. ")
-    replace_shown("")
+    replace_shown_text("")
     show("Then a")
     show(" bad one.")
     assert (check.is_refused, "".join(shown)) == (True, "Th")

@@ -50,7 +50,7 @@ def test_order_of_the_filters_matters() -> None:
     [case for case in golden("rodel_templates") if case["input"]["op"] == "filter_chars"],
     ids=lambda case: case["id"],
 )
-def test_filters_match_rodelagent(case: dict[str, Any]) -> None:
+def test_filters_return_the_same_text_as_rodelagent(case: dict[str, Any]) -> None:
     text, unwanted = case["input"]["text"], case["input"]["filter_chars"]
 
     assert apply_filters(text, unwanted) == case["expected"]

@@ -79,7 +79,7 @@ class Setup:
             self.outbox.wait_until_sent,
             self.clock,
             PartDestinations(first_part),
-            earlier=earlier,
+            earlier_reply=earlier,
             may_edit=lambda: self.may_edit,
         ) as live:
             yield live
@@ -147,7 +147,7 @@ async def test_answer_is_edited_at_the_pace_of_the_platform(setup: Setup) -> Non
         shown = len(setup.texts[0].split())
         assert 200 - 1.2 / 0.05 <= shown <= 200
         assert [call for call, _ in setup.surface.calls] == ["send", *["edit"] * 7]
-        assert live.started_parts == [0]
+        assert live.started_part_numbers == [0]
 
 
 async def test_message_sent_late_is_edited_only_after_a_full_pause(setup: Setup) -> None:
@@ -187,7 +187,7 @@ async def test_answer_that_is_complete_at_once_is_sent_without_live_updates(setu
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     await setup.clock.advance(10)
-    assert live.started_parts == []
+    assert live.started_part_numbers == []
 
 
 async def test_short_first_text_waits_for_one_second(setup: Setup) -> None:
@@ -232,7 +232,7 @@ async def test_full_part_is_not_edited_while_the_next_part_grows() -> None:
 
     edited = [text for call, text in setup.surface.calls if call == "edit"]
     full, growing = setup.texts
-    assert live.started_parts == [0, 1]
+    assert live.started_part_numbers == [0, 1]
     assert full == split("a word " * 24, TELEGRAM_100)[0]
     assert edited.count(full) <= 1
     assert edited.count(growing) == 1
@@ -304,7 +304,7 @@ async def test_exit_does_not_wait_for_a_message_that_was_never_sent(setup: Setup
         live.feed(ENOUGH)
         await setup.clock.advance(2)
 
-    assert live.started_parts == [0]
+    assert live.started_part_numbers == [0]
     assert setup.texts == []
 
 
@@ -333,7 +333,7 @@ async def test_live_updates_end_without_an_error_after_three_failures_in_a_row(
 
 async def test_store_error_ends_live_updates_without_an_exception(setup: Setup) -> None:
     setup.outbox.error = StoreError("the disk is full")
-    assert (await feed_for_a_while(setup)).started_parts == []
+    assert (await feed_for_a_while(setup)).started_part_numbers == []
 
 
 async def test_feed_raises_fenced_if_the_claim_was_lost(setup: Setup) -> None:
@@ -442,7 +442,7 @@ async def test_unfinished_answer_is_a_draft_on_platforms_with_drafts(setup: Setu
             live.feed(more)
             await setup.clock.advance(3)
     assert surface.messages == {}
-    assert live.started_parts == []
+    assert live.started_part_numbers == []
     parts = split(f"{ENOUGH} It goes on for quite a while.", surface.limits(CHAT))
     assert surface.drafts == [(1, ENOUGH), (1, f"{ENOUGH} It goes on"), (1, parts[-1])]
     assert len(parts) == 2

@@ -302,7 +302,7 @@ async def test_reasoning_before_a_lone_end_tag_is_retracted_and_later_held_back(
         shown.clear()
         return await generate_answer(
             *(backend, prompt("hi"), shown.append, lambda _: None, SystemClock()),
-            replace_shown=lambda text: shown.__setitem__(slice(None), [f"<replaced>{text}"]),
+            replace_shown_text=lambda text: shown.__setitem__(slice(None), [f"<replaced>{text}"]),
         )
 
     first = await collect_answer()

@@ -49,7 +49,7 @@ def legible(text: str) -> str:
 
 @given(texts, small)
 @example("1. `````````\n````````````````````````", Limits(48, "characters", 1, 5))
-def test_every_part_is_legal(text: str, limits: Limits) -> None:
+def test_each_part_fits_and_is_neither_blank_nor_padded(text: str, limits: Limits) -> None:
     for piece in split(text, limits):
         assert units(piece, limits) <= limits.max_units
         assert is_visible(piece)
@@ -78,7 +78,7 @@ def test_parts_stay_within_the_limits_of_real_platforms(
 
 
 @given(texts, small)
-def test_only_white_space_and_replaced_fences_are_lost(text: str, limits: Limits) -> None:
+def test_only_whitespace_and_replaced_fences_are_lost(text: str, limits: Limits) -> None:
     position, closer = 0, ""
     for piece in find_part_spans(text, limits):
         lost = legible(text[position : piece.start])
@@ -173,7 +173,7 @@ def test_text_that_just_fits_is_one_part() -> None:
 
 
 @pytest.mark.parametrize("limits", [DISCORD, TELEGRAM])
-def test_attack_texts_are_split_legally(limits: Limits) -> None:
+def test_attack_texts_are_split_within_the_limits(limits: Limits) -> None:
     for text in attack_texts("markup"):
         parts = split(text, limits)
         assert all(
