@@ -177,7 +177,7 @@ _UNBREAKABLE_TEXT = re.compile(
 
 @dataclass
 class CutWindow:
-    """The text that fits into one message, and its possible cuts, which appended text never moves."""
+    """The text that fits into one message, and the possible cuts in it, which never move later."""
 
     text: str
     offsets: Sequence[int]

@@ -41,7 +41,7 @@ from bot.storage.summaries import SqlSummaries
 from bot.storage.web_channels import WebMessageBlanker
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
-from bot.turn.finishing import TurnStages
+from bot.turn.finishing import TurnServices
 from bot.turn.limits.refusals import OperatorNotices, QueueLimit
 from bot.turn.limits.slots import Urgency
 from bot.turn.limits.spending import BudgetedSummaries
@@ -56,7 +56,7 @@ _IDLE_POLL_SECONDS = 0.02
 
 
 class AnsweringContainer(MessagingContainer, ABC):
-    """Creates the command handlers, the stages of a turn, and the worker that runs the stages."""
+    """Creates the command handlers, the services of a turn, and the worker that uses them."""
 
     # commands
 
@@ -81,7 +81,9 @@ class AnsweringContainer(MessagingContainer, ABC):
                 AccessHandlers(access, admins, GRANTABLE_COMMANDS, pairing_codes, self.receive),
                 *(NewestQuestionHandlers(admins), AnswerReports(context, admins.admin_ids)),
                 UsageView(self.usage_totals, self.budgets, self.spending.applicable_caps),
-                Recaps(summarizer, access, self.replies.limits, self.pipeline.models.check_text),
+                Recaps(
+                    summarizer, access, self.replies.limits, self.pipeline.model_requests.check_text
+                ),
             ],
         )
 
@@ -121,17 +123,17 @@ class AnsweringContainer(MessagingContainer, ABC):
         settings, mask = self.settings, SecretMasker(collect_secrets(self.settings)).mask
         return ExactPromptWriter(settings.providers, settings.data_dir, self.models.renderer, mask)
 
-    # the stages of a turn
+    # the services of a turn
 
     @cached_property
-    def stages(self) -> TurnStages:
+    def turn_services(self) -> TurnServices:
         admits_voice = self.answer_limits.admits_voice if self.answer_limits else None
         settings = self.chat_settings  # tells other processes about changes itself
         cached_settings = [settings] if isinstance(settings, ConversationMemory) else []
         web_blanker = WebMessageBlanker(
             self.web_channels, self.conversations, self.history_index, self.inbox
         )
-        return TurnStages(
+        return TurnServices(
             self.conversations,
             [*cached_settings, web_blanker, self.forgotten_conversations],
             self.clock,
@@ -244,7 +246,7 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def worker(self) -> ConversationWorker:
-        return ConversationWorker(self.stages, self.owner, self.leases)
+        return ConversationWorker(self.turn_services, self.owner, self.leases)
 
     @cached_property
     def forgotten_conversations(self) -> ForgottenConversations:

@@ -113,7 +113,7 @@ class Container(AnsweringContainer):
             await self.answering_pauses.refresh()
 
         async def drain() -> None:
-            worker.stop_after_current()
+            worker.stop_after_current_messages()
             await pool.drain(_DRAIN_SECONDS)
 
         jobs = [pool.run, worker.leases.run, self.stops.run, self.summarizer.run]

@@ -373,7 +373,7 @@ class MessagingContainer(StorageContainer, ABC):
         """Creates live replies, which show answers during generation."""
         surfaces = self.rate_limited_surfaces(best_effort=True)
         return LiveReplies(
-            self.conversations, surfaces, self._delivery, self.clock, self.leases.outlasts_request
+            self.conversations, surfaces, self._delivery, self.clock, self.leases.is_safely_held
         )
 
     @cached_property

@@ -62,11 +62,11 @@ class AnswerPipeline:
     """Generates the answers of all speakers in turn; each speaker sees the previous answers."""
 
     sources: PromptSources
-    models: ModelRequests
+    model_requests: ModelRequests
     replies: LiveReplies
     clock: Clock
     limits: AnswerLimits | None
-    notices: NoticeLimiter
+    notice_limiter: NoticeLimiter
     extractor: MemoryExtractor
     dice: Dice = random.random
 
@@ -75,10 +75,10 @@ class AnswerPipeline:
         group: MessageGroup,
         question: AskedQuestion,
         active: ActiveCharacters,
-        stop: StopFlag,
+        stop_flag: StopFlag,
         removed_turns: TurnRange | None = None,
         earlier_session: Session | None = None,
-        first_part: int = 0,
+        first_part_number: int = 0,
     ) -> TurnResult:
         """Generate the speakers' answers, then reactions of other characters, until stopped.
 
@@ -92,33 +92,33 @@ class AnswerPipeline:
         """
         message, is_new = question.incoming, removed_turns is None
         may_answer, limit_notice = (
-            await self.limits.admit(message, stop) if self.limits else (True, None)
+            await self.limits.admit(message, stop_flag) if self.limits else (True, None)
         )
         if not may_answer:
-            return self._refusal_result(message, limit_notice, first_part, is_new=is_new)
+            return self._refusal_result(message, limit_notice, first_part_number, is_new=is_new)
         speakers, active = await self._drop_adult_speakers(question, active)
         context = await self.sources.load_context(
-            group, question, active, removed_turns, earlier_session, first_part
+            group, question, active, removed_turns, earlier_session, first_part_number
         )
         if is_unreadable(message, context.files):
             unread_notice = explain_unread_files(context.files.unread_files)
-            return self._refusal_result(message, unread_notice, first_part)
+            return self._refusal_result(message, unread_notice, first_part_number)
         if is_new and earlier_session is None and not question.in_place_of:
             context = await self._add_greeting(context, len(question.earlier_turns))
-        await self._generate_answers(speakers, context, stop)
+        await self._generate_answers(speakers, context, stop_flag)
         has_memory = any(one.memory for one in active.presets)
         if has_memory and await self.extractor.claim_first_notice(message.author.id):
             context.notices.append(_MEMORY_NOTICE)
-        if stop.is_requested and not context.turns:
-            await self._answer_again_if_shown(speakers, context, stop)
+        if stop_flag.is_requested and not context.turns:
+            await self._answer_again_if_shown(speakers, context, stop_flag)
         if context.parts and active.first.preset.buttons:
             buttons = answer_buttons(context.part_name(context.parts[-1].part), message.locale)
             context.parts[:] = self.replies.with_buttons(message.address, context.parts, buttons)
         for notice in (limit_notice, *context.notices):
             if notice is not None:
-                number = context.next_part
+                part_number = context.next_part
                 context.parts.extend(
-                    self.replies.notice_parts(message.address, notice, message.locale, number)
+                    self.replies.notice_parts(message.address, notice, message.locale, part_number)
                 )
         context.parts.extend(
             OutgoingPart(REACTION_PART, MessageContent(emoji))
@@ -128,7 +128,7 @@ class AnswerPipeline:
             replace(one, is_shown=True) if any(live.shows(one) for live in context.replies) else one
             for one in context.parts
         ]
-        return context.to_result(was_stopped=stop.is_requested)
+        return context.to_result(was_stopped=stop_flag.is_requested)
 
     async def _drop_adult_speakers(
         self, question: AskedQuestion, active: ActiveCharacters
@@ -144,29 +144,30 @@ class AnswerPipeline:
                 allowed_members = (one for one in active.members if not one.preset.adults_only)
                 return allowed_speakers, ActiveCharacters(tuple(allowed_members))
             key, seconds = f"adults:{message.address.channel}", _SECONDS_BETWEEN_ADULT_NOTICES
-            if message.wake is None and not await self.notices.is_due(key, seconds):
+            if message.wake is None and not await self.notice_limiter.is_due(key, seconds):
                 raise AlreadyNotified from None  # not addressed: give the reason rarely
             raise
         return speakers, active
 
     async def _add_greeting(self, context: TurnContext, gathered_turn_count: int) -> TurnContext:
-        active, session, first_part = context.active, context.session, context.first_part
+        active, session = context.active, context.session
+        first_part_number = context.first_part_number
         speaker = active.first
         earlier_turns = session.turns[: len(session.turns) - gathered_turn_count]
         if speaker.preset.prompter or not all(turn.observed for turn in earlier_turns):
             return context
-        rng = seeded_random(context.part_name(first_part))
+        rng = seeded_random(context.part_name(first_part_number))
         greeting = choose_greeting(
             speaker.preset, context.incoming, rng=rng, character_count=len(active.presets)
         )
         if not greeting:
             return context
         check_arguments = (context.incoming, speaker.preset.name, greeting, speaker.preset.provider)
-        greeting = await self.models.check_greeting(*check_arguments)
+        greeting = await self.model_requests.check_greeting(*check_arguments)
         limits = self.replies.limits(context.incoming.address)
         name_line, face = active.name_line_and_face(speaker, context.character_names, limits)
-        greeting_parts = final_parts(name_line + greeting, limits, first_part, face)
-        destinations = PartDestinations(first_part, max_live_parts=len(greeting_parts))
+        greeting_parts = final_parts(name_line + greeting, limits, first_part_number, face)
+        destinations = PartDestinations(first_part_number, max_live_parts=len(greeting_parts))
         display = self.replies.show_live(context.claim, context.message, destinations, face=face)
         async with display as live_greeting:
             live_greeting.final_texts = [one.content.text for one in greeting_parts]
@@ -181,14 +182,14 @@ class AnswerPipeline:
         )
 
     async def _generate_answers(
-        self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
+        self, speakers: Sequence[ActivePreset], context: TurnContext, stop_flag: StopFlag
     ) -> None:
         failures: list[Exception] = []
         queue = list(speakers)
-        while queue and len(context.turns) < MAX_ANSWERS_IN_A_ROW and not stop.is_requested:
+        while queue and len(context.turns) < MAX_ANSWERS_IN_A_ROW and not stop_flag.is_requested:
             speaker = queue.pop(0)
             try:
-                await self._generate_answer(speaker, context, stop)
+                await self._generate_answer(speaker, context, stop_flag)
             except (BackendError, UserError) as error:  # other speakers may have other models
                 _log.warning("speaker_failed", preset=speaker.preset.name, reason=str(error))
                 failures.append(error)
@@ -199,53 +200,66 @@ class AnswerPipeline:
                 return  # the previous speakers' answers were shown and stay
             else:
                 queue += () if queue else self._pick_reacting_character(context)
-        if not context.turns and not stop.is_requested:
+        if not context.turns and not stop_flag.is_requested:
             raise failures[0]
 
     async def _answer_again_if_shown(
-        self, speakers: Sequence[ActivePreset], context: TurnContext, stop: StopFlag
+        self, speakers: Sequence[ActivePreset], context: TurnContext, stop_flag: StopFlag
     ) -> None:
         """Ignore a stop if a process showed part of the answer before it crashed; answer again."""
-        if stop.is_superseded or stop.is_withdrawn or context.in_place_of:
+        if stop_flag.is_superseded or stop_flag.is_withdrawn or context.in_place_of:
             return
-        sent_parts = await self.sources.conversations.list_opened_parts(context.message)
-        own_parts = {one for one in select_message_parts(sent_parts) if one >= context.first_part}
-        shown_parts = own_parts.difference(context.started_part_numbers)
-        if shown_parts:
-            stop.resume_until_text(max(shown_parts))
-            await self._generate_answers(speakers, context, stop)
+        sent_part_numbers = await self.sources.conversations.list_opened_parts(context.message)
+        own_part_numbers = {
+            one
+            for one in select_message_parts(sent_part_numbers)
+            if one >= context.first_part_number
+        }
+        shown_part_numbers = own_part_numbers.difference(context.started_part_numbers)
+        if shown_part_numbers:
+            stop_flag.resume_until_text(max(shown_part_numbers))
+            await self._generate_answers(speakers, context, stop_flag)
 
     def _refusal_result(
-        self, message: IncomingMessage, notice: Text | None, first_part: int, *, is_new: bool = True
+        self,
+        message: IncomingMessage,
+        notice: Text | None,
+        first_part_number: int,
+        *,
+        is_new: bool = True,
     ) -> TurnResult:
         """Return a result with a notice instead of an answer; raise `UserError` on a retry."""
         if not is_new:
             raise UserError(notice) if notice is not None else AlreadyNotified
         if notice is None:
             return TurnResult()
-        parts = self.replies.notice_parts(message.address, notice, message.locale, first_part)
+        parts = self.replies.notice_parts(
+            message.address, notice, message.locale, first_part_number
+        )
         return TurnResult(outgoing=parts)
 
     async def _generate_answer(
-        self, speaker: ActivePreset, context: TurnContext, stop: StopFlag
+        self, speaker: ActivePreset, context: TurnContext, stop_flag: StopFlag
     ) -> None:
         preset, address = speaker.preset, context.incoming.address
         limits, active = self.replies.limits(address), context.active
-        first_part = context.next_part
+        first_part_number = context.next_part
         previous_reply = context.replies[-1] if context.replies else None
         name_line, face = active.name_line_and_face(speaker, context.character_names, limits)
         form = _long_answer_form(preset, context.incoming, limits)
         async with self.replies.show_live(
             context.claim,
             context.message,
-            choose_destinations(form, first_part, context.incoming.locale, context.part_name),
+            choose_destinations(
+                form, first_part_number, context.incoming.locale, context.part_name
+            ),
             previous_reply,
             face,
             can_stop=preset.buttons,
         ) as live_reply:
-            stop.start_part(first_part)
-            request = AnswerRequest(speaker, name_line, context, live_reply, stop)
-            receipt = await self.models.generate(request)
+            stop_flag.start_part(first_part_number)
+            request = AnswerRequest(speaker, name_line, context, live_reply, stop_flag)
+            receipt = await self.model_requests.generate(request)
         context.started_part_numbers.extend(live_reply.started_part_numbers)
         if not receipt.answer:  # stopped before the first word
             return
@@ -256,7 +270,7 @@ class AnswerPipeline:
             return
         text = name_line + receipt.answer + _ending_text(receipt, context.incoming.locale)
         text += _unread_files_notice(context)
-        text_parts = final_parts(text, limits, first_part, face)
+        text_parts = final_parts(text, limits, first_part_number, face)
         parts = arrange_parts(text_parts, text, form, context.incoming.locale, context.part_name)
         if preset.thoughts == "folded":
             may_add_message = not active.is_group
@@ -273,14 +287,14 @@ class AnswerPipeline:
 
     async def _should_warn_of_weak_model(self, receipt: Receipt, context: TurnContext) -> bool:
         """Return whether to warn this chat that the sample model is too weak for it."""
-        backend = self.models.backends.get(receipt.provider)
+        backend = self.model_requests.backends.get(receipt.provider)
         if backend is None or not backend.is_sample_model(receipt.prompt.model):
             return False
         is_repetitive = receipt.reason is FinishReason.REPETITION
         if not (is_repetitive or _is_mostly_non_latin(context.incoming.text)):
             return False
         notice_name = f"sample model {context.claim.conversation}"
-        return await self.notices.is_due(notice_name, _SECONDS_BETWEEN_SAMPLE_MODEL_NOTICES)
+        return await self.notice_limiter.is_due(notice_name, _SECONDS_BETWEEN_SAMPLE_MODEL_NOTICES)
 
     def _pick_reacting_character(self, context: TurnContext) -> tuple[ActivePreset, ...]:
         newest_speaker_name = context.turns[-1].preset if context.turns else None

@@ -23,7 +23,7 @@ class LeaseKeeper:
     clock: Clock
 
     def __post_init__(self) -> None:
-        self._workers: dict[Claim, asyncio.Task[object]] = {}
+        self._tasks: dict[Claim, asyncio.Task[object]] = {}
         self._held_since: dict[Claim, float] = {}  # when each claim was last confirmed, monotonic
         self._lost_claims: set[Claim] = set()
 
@@ -32,14 +32,14 @@ class LeaseKeeper:
         while True:
             await self.clock.sleep(LEASE_SECONDS / 3)
             with contextlib.suppress(StoreError):  # if the failure lasts, `finish` raises it
-                await self._renew()
+                await self._renew_leases()
 
-    def confirm_held(self, claims: Collection[Claim], asked_at: float) -> None:
-        """Record that these claims were still held at `asked_at`, a time of the monotonic clock."""
-        self._held_since.update(dict.fromkeys(claims, asked_at))
+    def record_held_claims(self, claims: Collection[Claim], queried_at: float) -> None:
+        """Record that these claims were still held at a time of the monotonic clock."""
+        self._held_since.update(dict.fromkeys(claims, queried_at))
 
-    def outlasts_request(self, claim: Claim) -> bool:
-        """Return whether the claim's lease outlasts a request that is sent now."""
+    def is_safely_held(self, claim: Claim) -> bool:
+        """Return whether the claim will still be held when a request that is sent now ends."""
         held_since = self._held_since.get(claim)
         return held_since is not None and self.clock.monotonic() < held_since + LEASE_SECONDS / 2
 
@@ -48,7 +48,7 @@ class LeaseKeeper:
         """Renew a claim during the block; if the claim is lost, cancel the block with `Fenced`."""
         worker_task = asyncio.current_task()
         assert worker_task is not None  # noqa: S101 -- claims are worked on by tasks
-        self._workers[claim] = worker_task
+        self._tasks[claim] = worker_task
         try:
             yield
         except asyncio.CancelledError:
@@ -56,23 +56,23 @@ class LeaseKeeper:
                 raise Fenced(f"the lease of {claim.conversation} was lost") from None
             raise
         finally:
-            del self._workers[claim]
+            del self._tasks[claim]
             self._held_since.pop(claim, None)
             self._lost_claims.discard(claim)
 
-    async def _renew(self) -> None:
-        held_claims = [claim for claim in self._workers if claim not in self._lost_claims]
+    async def _renew_leases(self) -> None:
+        held_claims = [claim for claim in self._tasks if claim not in self._lost_claims]
         if not held_claims:
             return
-        asked_at = self.clock.monotonic()
+        queried_at = self.clock.monotonic()
         lost_claims = await self.conversations.renew(held_claims, LEASE_SECONDS)
-        claims = [one for one in held_claims if one in self._workers and one not in lost_claims]
-        self.confirm_held(claims, asked_at)
+        claims = [one for one in held_claims if one in self._tasks and one not in lost_claims]
+        self.record_held_claims(claims, queried_at)
         for claim in lost_claims:
-            worker = self._workers.get(claim)
-            if worker is not None:  # the block has not ended in the meantime
+            worker_task = self._tasks.get(claim)
+            if worker_task is not None:  # the block has not ended in the meantime
                 self._lost_claims.add(claim)
-                worker.cancel()
+                worker_task.cancel()
 
 
 RecordAttempt = Callable[[AttemptState], Awaitable[None]]
@@ -82,7 +82,7 @@ SUSPECT_CRASHES = 2
 _FIRST_WAIT_SECONDS = 4.0  # for a suspect; four times as long after each further crash
 _MAX_WAIT_SECONDS = 60.0
 _DEFERRAL_SECONDS = 10.0
-_MAX_SHARE_RUNNING = 1 / 3
+_MAX_RUNNING_SHARE = 1 / 3
 _MIN_RUNNING_SUSPECTS = 2
 """The number of suspects that may always run at once, because one may take very long."""
 
@@ -97,7 +97,7 @@ class _TrackedAttempt:
     """A message that is being processed, or waits to be processed."""
 
     message: InboxMessage
-    record: RecordAttempt
+    record_state: RecordAttempt
     random_rank: float
     """A random number between 0 and 1, which orders equal attempts."""
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
@@ -128,9 +128,9 @@ class IsolationGate:
     usually start one at a time.
     """
 
-    def __init__(self, clock: Clock, random_number: Callable[[], float] = random.random) -> None:
+    def __init__(self, clock: Clock, draw_random: Callable[[], float] = random.random) -> None:
         self._clock = clock
-        self._random_number = random_number
+        self._draw_random = draw_random
         self._in_flight_count = 0
         self._suspects: list[_TrackedAttempt] = []
         """Suspects that wait or are in flight."""
@@ -155,7 +155,7 @@ class IsolationGate:
             finally:
                 self._in_flight_count -= 1
             return
-        attempt = _TrackedAttempt(message, record_state, self._random_number())
+        attempt = _TrackedAttempt(message, record_state, self._draw_random())
         admit_attempt = self._admit_suspect if attempt.is_suspect else self._admit_normally
         async with admit_attempt(attempt):
             yield
@@ -180,7 +180,7 @@ class IsolationGate:
         self._suspects.append(attempt)
         wait_seconds = attempt.max_wait_seconds
         cancel_timers = [
-            self._clock.call_later(wait_seconds, lambda: self._start_when_few_run(attempt)),
+            self._clock.call_later(wait_seconds, lambda: self._mark_as_due(attempt)),
             self._clock.call_later(wait_seconds + _MAX_WAIT_SECONDS, lambda: self._start(attempt)),
         ]
         try:
@@ -214,12 +214,12 @@ class IsolationGate:
         if self._suspects and not self._running_count:
             self._start(min(self._suspects, key=lambda one: one.sort_key))
 
-    def _start_when_few_run(self, attempt: _TrackedAttempt) -> None:
+    def _mark_as_due(self, attempt: _TrackedAttempt) -> None:
         attempt.is_due = True
         self._start_due_suspects()
 
     def _start_due_suspects(self) -> None:
-        limit = max(_MIN_RUNNING_SUSPECTS, math.ceil(len(self._suspects) * _MAX_SHARE_RUNNING))
+        limit = max(_MIN_RUNNING_SUSPECTS, math.ceil(len(self._suspects) * _MAX_RUNNING_SHARE))
         max_crashes = max((one.message.crashes for one in self._suspects), default=0)
         for attempt in self._suspects:
             # A crash beside suspects with fewer crashes would make them just as suspicious.
@@ -269,11 +269,11 @@ class IsolationGate:
 
 async def _record_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None:
     if attempt.recorded_state is not state:
-        await attempt.record(state)
+        await attempt.record_state(state)
         attempt.recorded_state = state
 
 
 async def _record_concurrent_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None:
-    """Record an attempt for another message; if its claim was lost, leave it to its own task."""
+    """Record another message's attempt; if its claim was lost, the task that processes it ends."""
     with contextlib.suppress(Fenced, StoreError):
         await _record_attempt(attempt, state)

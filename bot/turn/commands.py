@@ -43,7 +43,7 @@ from bot.turn.finishing import (
     Outcome,
     QuestionAnswerer,
     TurnFinisher,
-    TurnStages,
+    TurnServices,
     add_private_response,
 )
 from bot.turn.message_groups import MessageGroup, user_turn
@@ -64,9 +64,9 @@ _PreparedGreeting: TypeAlias = tuple[Turn | None, str, Face | None]
 class CommandRunner:
     """Runs commands that were typed or chosen in a menu."""
 
-    stages: TurnStages
+    services: TurnServices
     edit_handler: EditHandler
-    answers: QuestionAnswerer
+    answerer: QuestionAnswerer
     finisher: TurnFinisher
 
     async def run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
@@ -79,14 +79,14 @@ class CommandRunner:
             raise
 
     async def _run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
-        message, finisher, buttons = request.incoming, self.finisher, self.stages.buttons
+        message, finisher, buttons = request.incoming, self.finisher, self.services.buttons
         quoted_id = message.quote.message_id if message.quote is not None else None
         is_about_quoted_message = quoted_id is not None
         is_report = request.command in {Command("report"), Command("settings", "report")}
         match request.command.name:
             case "retry" if is_about_quoted_message:
                 question, replaced_turns = await self._find_question_to_retry(group.claim, request)
-                return await self.answers.answer(group, question, request.active, replaced_turns)
+                return await self.answerer.answer(group, question, request.active, replaced_turns)
             case "edit" if is_about_quoted_message:
                 edit_result = await self._edit_message(group, request)
                 return "command", await finisher.finish(
@@ -100,29 +100,33 @@ class CommandRunner:
                     await buttons.check_reader(message, exchange)
                 request = replace(request, answered_at=_find_answer_time(quoted_turn, exchange))
             case "memory" if quoted_id is not None:
-                turns = await self.stages.conversations.find_turns(group.claim, [quoted_id])
+                turns = await self.services.conversations.find_turns(group.claim, [quoted_id])
                 request = replace(request, quoted_turn=turns[-1].turn if turns else None)
             case "recap":
                 return "command", await self._run_recap(group, request)
             case _:
                 pass
-        result = await self.stages.commands.handle(request)
+        result = await self.services.commands.handle(request)
         result = replace(result, is_private=result.is_private or has_private_reply(request.command))
-        if (retried := result.question) is not None:
-            return await self.answers.answer(group, retried, request.active, result.removed_turns)
+        if (question_to_retry := result.question) is not None:
+            return await self.answerer.answer(
+                group, question_to_retry, request.active, result.removed_turns
+            )
         if result.forgotten_id is not None:
             return "command", await self._forget_message(group, result)
         return "command", await self.finish(group, request, result)
 
     async def _run_recap(self, group: MessageGroup, request: CommandRequest) -> InboxMessage | None:
         """Run /recap until it is done or its author stops it; raises `UserError` during a pause."""
-        message, stages = request.incoming, self.stages
-        if stages.is_paused(message.address.summarized_address.conversation):
+        message, services = request.incoming, self.services
+        if services.is_paused(message.address.summarized_address.conversation):
             raise UserError(PAUSED_NOTICE)
         result = CommandResult(_RECAP_STOPPED_NOTICE)
-        async with stages.stops.stoppable_answer(group.claim, group.message, message) as stop:
+        async with services.stop_requests.stoppable_answer(
+            group.claim, group.message, message
+        ) as stop:
             with stop.stoppable_block():
-                result = await stages.commands.handle(request)
+                result = await services.commands.handle(request)
         return await self.finish(group, request, replace(result, is_private=True))
 
     async def finish(
@@ -133,25 +137,25 @@ class CommandRunner:
         menu_result: CommandResult | None = None,
     ) -> InboxMessage | None:
         """Store a command's result and reply; `menu_result` is its menu's new content, if any."""
-        stages, finisher, claim = self.stages, self.finisher, group.claim
+        services, finisher, claim = self.services, self.finisher, group.claim
         result = await self.check_greeting(request.incoming, result)
         if result.keeps_unanswered:
-            session = await stages.conversations.load_session(claim, _MAX_LOADED_TURNS)
+            session = await services.conversations.load_session(claim, _MAX_LOADED_TURNS)
             has_begun = session.has_answer or len(session.turns) >= _MAX_LOADED_TURNS
             result = replace(result, new_session=has_begun)
         if result.deletes_history:
-            copy_count = await stages.deletions.request_channel_deletion(request.incoming)
+            other_turn_count = await services.deletions.request_channel_deletion(request.incoming)
             deletion_notice = translatable_count(
                 "Deleted for good: 1 message and everything that was stored about it.",
                 "Deleted for good: {count} messages and everything that was stored about them.",
-                copy_count + await finisher.delete_history(claim),
+                other_turn_count + await finisher.delete_history(claim),
             )
             result = replace(result, text=join_texts([deletion_notice, result.text], " "))
         turn_result = await self._compose_result(group.message, request, result, menu_result)
         finish_turn = finisher.finish_forgetting if result.deleted_ids else finisher.finish
         next_message = await finish_turn(group, turn_result)
         if result.new_session:
-            for memory in stages.memories:
+            for memory in services.memories:
                 await memory.end_session(claim.conversation)
         return next_message
 
@@ -159,13 +163,13 @@ class CommandRunner:
         self, group: MessageGroup, message: IncomingMessage, access: Access
     ) -> InboxMessage | None:
         """Finish a message whose author has no access; tell them once if they addressed the bot."""
-        stages, finisher = self.stages, self.finisher
+        services, finisher = self.services, self.finisher
         if message.wake is None or message.is_late:
             return await finisher.finish(group, TurnResult())
-        stages.decisions.record_refusal(message, access)
-        issue_code, needs_code = stages.commands.pairing.issue_code, access.rule == "dm pairing"
+        services.decisions.record_refusal(message, access)
+        issue_code, needs_code = services.commands.pairing.issue_code, access.rule == "dm pairing"
         code = await issue_code(message) if needs_code else ""
-        should_tell_author = await stages.access.should_report_refusal(message, access, code)
+        should_tell_author = await services.access.should_report_refusal(message, access, code)
         if not (should_tell_author or message.interaction is not None):
             return await finisher.finish(group, TurnResult())
         if not should_tell_author and message.has_public_response:
@@ -179,7 +183,7 @@ class CommandRunner:
         """Check a greeting as if it were an answer, if its character was created in a chat."""
         if not result.greeting:
             return result
-        check = self.stages.pipeline.models.check_greeting
+        check = self.services.pipeline.model_requests.check_greeting
         return replace(result, greeting=await check(event, result.greeter or "", result.greeting))
 
     async def greet(
@@ -187,11 +191,16 @@ class CommandRunner:
     ) -> InboxMessage | None:
         """Greet, as a character, a group that the bot was added to; then send `result.text`."""
         incoming, address = group.message.incoming, group.message.incoming.address
-        prepared_greeting = await self._prepare_greeting(address, scopes, result, self.stages.now())
+        prepared_greeting = await self._prepare_greeting(
+            address, scopes, result, self.services.now()
+        )
         turn_result = self._greeting_result(group.message, prepared_greeting, 0)
         if result.text:
-            number, notice_parts = len(turn_result.outgoing), self.stages.replies.notice_parts
-            notice = notice_parts(address, result.text, incoming.locale, number)
+            part_number, notice_parts = (
+                len(turn_result.outgoing),
+                self.services.replies.notice_parts,
+            )
+            notice = notice_parts(address, result.text, incoming.locale, part_number)
             turn_result = replace(turn_result, outgoing=[*turn_result.outgoing, *notice])
         return await self.finisher.finish(group, turn_result)
 
@@ -200,12 +209,12 @@ class CommandRunner:
     ) -> InboxMessage | None:
         """Delete a person's messages, or everybody's if `person_id` is None, and derived data."""
         for scope in group.message.incoming.scopes[1:]:  # scopes whose settings an operator deleted
-            self.stages.resolver.characters.drop(scope)
+            self.services.resolver.characters.drop(scope)
             await self.finisher.forget_copies(scope)
         if person_id is None:
             await self.finisher.delete_history(group.claim)
             return await self.finisher.finish(group, TurnResult(new_session=True))
-        turn_ids = await self.stages.conversations.find_turns_by_person(group.claim, person_id)
+        turn_ids = await self.services.conversations.find_turns_by_person(group.claim, person_id)
         result = TurnResult(change=HistoryChange(deleted_ids=turn_ids))
         return await self.finisher.finish_forgetting(group, result, person_id)
 
@@ -215,7 +224,7 @@ class CommandRunner:
         self, claim: Claim, request: CommandRequest
     ) -> tuple[AskedQuestion, TurnRange | None]:
         """Return the question to answer again, and the turns to replace, if any."""
-        message, buttons = request.incoming, self.stages.buttons
+        message, buttons = request.incoming, self.services.buttons
         quoted_turn, exchange = await buttons.find_quoted_exchange(message)
         await buttons.check_asker(message, exchange)
         question = exchange.question.turn
@@ -226,12 +235,12 @@ class CommandRunner:
         if quoted_turn.turn.role == "user" and quoted_turn.turn.sent_as:
             earlier_turns = tuple(exchange.earlier_session.turns)
             return AskedQuestion(repeated_question, speakers, exchange.parts, earlier_turns), None
-        session = await self.stages.conversations.load_session(claim, _MAX_LOADED_TURNS)
+        session = await self.services.conversations.load_session(claim, _MAX_LOADED_TURNS)
         newer_turn_count = _count_turns_from(question, session.turns)
         return AskedQuestion(repeated_question, speakers), TurnRange(0, newer_turn_count)
 
     async def _edit_message(self, group: MessageGroup, request: CommandRequest) -> TurnResult:
-        message, text, buttons = request.incoming, request.argument, self.stages.buttons
+        message, text, buttons = request.incoming, request.argument, self.services.buttons
         if not text:
             example = "/edit It was a dark night."
             raise UserError(translatable("Which text? For example: {example}", example=example))
@@ -256,10 +265,10 @@ class CommandRunner:
     def _edit_answer(
         self, message: InboxMessage, request: CommandRequest, turn: StoredTurn, exchange: Exchange
     ) -> TurnResult:
-        incoming, active, replies = request.incoming, request.active, self.stages.replies
+        incoming, active, replies = request.incoming, request.active, self.services.replies
         answer = _find_shown_version(turn, exchange)
         parts = tuple(name for name in answer.turn.sent_as if name in exchange.parts)
-        name_line, face = self.stages.find_speaker(answer.turn, incoming.address, active)
+        name_line, face = self.services.find_name_and_face(answer.turn, incoming.address, active)
         outgoing = replies.final_parts(incoming.address, name_line + request.argument, 0, face)
         part_names = tuple(message.reused_part_name(parts, one.part) for one in outgoing)
         version = replace(answer.turn, text=request.argument, at=incoming.at, sent_as=part_names)
@@ -273,17 +282,17 @@ class CommandRunner:
     async def _forget_message(
         self, group: MessageGroup, result: CommandResult
     ) -> InboxMessage | None:
-        stages, incoming = self.stages, group.message.incoming
+        services, incoming = self.services, group.message.incoming
         message_id = result.forgotten_id or ""
-        turns = [*await stages.conversations.find_turns(group.claim, [message_id])]
+        turns = [*await services.conversations.find_turns(group.claim, [message_id])]
         if result.forgets_answers:
-            exchange = await stages.conversations.load_exchange(group.claim, message_id, 0)
+            exchange = await services.conversations.load_exchange(group.claim, message_id, 0)
             turns += [one for each in (exchange.versions if exchange else ()) for one in each]
         if not turns:
             return await self.finisher.finish_with_text(group, NOT_REMEMBERED_NOTICE)
         if isinstance(incoming, IncomingMessage):
-            await stages.deletions.request_copy_deletion(incoming, message_id)
-        outgoing = stages.replies.notice_parts(
+            await services.deletions.request_copy_deletion(incoming, message_id)
+        outgoing = services.replies.notice_parts(
             incoming.address, _MESSAGE_FORGOTTEN_NOTICE, incoming.locale
         )
         change = HistoryChange(deleted_ids=[one.id for one in turns])
@@ -298,13 +307,13 @@ class CommandRunner:
         result: CommandResult,
         menu_result: CommandResult | None,
     ) -> TurnResult:
-        incoming, notice_parts = request.incoming, self.stages.replies.notice_parts
+        incoming, notice_parts = request.incoming, self.services.replies.notice_parts
         address = incoming.address
         is_hidden = message.incoming.interaction is not None and not incoming.has_public_response
         greeting = await self._prepare_greeting(address, incoming.scopes, result, request.now)
         turn, name_line, face = greeting
-        is_apart = is_hidden or bool(name_line) or face is not None
-        texts = [result.text] if is_apart or not result.greeting else [result.text, result.greeting]
+        is_split = is_hidden or bool(name_line) or face is not None
+        texts = [result.text] if is_split or not result.greeting else [result.text, result.greeting]
         reply_result = self._reply_result(
             message, incoming, menu_result or replace(result, text=join_texts(texts, "\n\n"))
         )
@@ -319,7 +328,7 @@ class CommandRunner:
             private_delivery = PrivateDelivery(person, incoming.locale, is_quiet=True)
             outgoing += [replace(one, private=private_delivery) for one in notice]
         greeting_result = TurnResult([turn] if turn else [])
-        if is_apart:
+        if is_split:
             greeting_result = self._greeting_result(message, greeting, len(outgoing))
         return replace(
             reply_result,
@@ -337,18 +346,18 @@ class CommandRunner:
             return None, "", None
         turn = Turn("assistant", result.greeting, None, now, result.greeter)
         # The command may have changed who answers.
-        active = await self.stages.resolver.resolve(scopes)
-        return turn, *self.stages.find_speaker(turn, address, active)
+        active = await self.services.resolver.resolve(scopes)
+        return turn, *self.services.find_name_and_face(turn, address, active)
 
     def _greeting_result(
-        self, message: InboxMessage, greeting: _PreparedGreeting, first_part: int
+        self, message: InboxMessage, greeting: _PreparedGreeting, first_part_number: int
     ) -> TurnResult:
-        """Return separate messages that greet the channel, numbered from `first_part`."""
+        """Return separate messages that greet the channel, numbered from `first_part_number`."""
         turn, name_line, face = greeting
         if turn is None:
             return TurnResult()
         address, text = message.incoming.address, name_line + turn.text
-        parts = self.stages.replies.final_parts(address, text, first_part, face)
+        parts = self.services.replies.final_parts(address, text, first_part_number, face)
         part_names = tuple(message.part_name(one.part) for one in parts)
         return TurnResult([replace(turn, sent_as=part_names)], parts)
 
@@ -356,7 +365,7 @@ class CommandRunner:
         self, message: InboxMessage, incoming: IncomingMessage, reply: CommandResult
     ) -> TurnResult:
         """Return a result with a reply to the author, whose menus only the author may use."""
-        replies, address = self.stages.replies, incoming.address
+        replies, address = self.services.replies, incoming.address
         text = translate(reply.text, supported_language(incoming.locale))
         outgoing: Sequence[OutgoingPart] = replies.final_parts(address, text)
         if reply.file is not None:

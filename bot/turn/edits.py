@@ -28,13 +28,13 @@ from bot.replying.answer_parts import action_buttons, answer_buttons
 from bot.routing.decide import Answer, Decision, Observe, decide
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.texts.text import translatable
-from bot.turn.finishing import TurnStages
+from bot.turn.finishing import TurnServices
 from bot.turn.message_groups import MessageGroup, recognize_reply
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
 _MAX_LOADED_TURNS = 400
-_MAX_AGE_OF_ANSWERED_EDIT = timedelta(minutes=5)
+_MAX_AGE_OF_NEW_QUESTION = timedelta(minutes=5)
 """The maximum age of a message that an edit can turn into a new question."""
 
 
@@ -42,7 +42,7 @@ _MAX_AGE_OF_ANSWERED_EDIT = timedelta(minutes=5)
 class EditHandler:
     """Computes the effects of edited messages; the caller stores them."""
 
-    stages: TurnStages
+    services: TurnServices
 
     async def apply_edit(
         self, group: MessageGroup, edit: MessageEdit
@@ -53,14 +53,14 @@ class EditHandler:
         If the question no longer addresses the bot, the answer is deleted. If an older message was
         edited, only its text in the history changes.
         """
-        stages, claim, exchange = self.stages, group.claim, None
-        conversations = stages.conversations
+        services, claim, exchange = self.services, group.claim, None
+        conversations = services.conversations
         incoming = await recognize_reply(conversations, claim, edit.said)
         if (message_id := incoming.message_id) is not None:
             exchange = await conversations.load_exchange(claim, message_id, _MAX_LOADED_TURNS)
         if exchange is None:
             is_question = incoming.wake is not None and parse_command(incoming.text) is None
-            is_recent = edit.at - incoming.at < _MAX_AGE_OF_ANSWERED_EDIT and not incoming.is_late
+            is_recent = edit.at - incoming.at < _MAX_AGE_OF_NEW_QUESTION and not incoming.is_late
             return incoming if is_question and is_recent else TurnResult()
         incoming = replace(incoming, earlier_files=unanswered_files(exchange.earlier_session.turns))
         result = await self._edit_known_message(group, incoming, edit.at, exchange)
@@ -76,8 +76,8 @@ class EditHandler:
             return TurnResult() if is_same_text else TurnResult(change=change)
         if is_same_text and not _may_change_addressees(message, exchange):
             return TurnResult()  # only a preview has changed
-        active = await self.stages.resolver.resolve(message.scopes)
-        decision = self._decide(message, active, exchange)
+        active = await self.services.resolver.resolve(message.scopes)
+        decision = self._decide_on_edit(message, active, exchange)
         is_complete = exchange.answers and not _find_interrupted_answer_ids(group.message, exchange)
         match decision:
             case Answer() if is_same_text and is_complete:
@@ -96,19 +96,19 @@ class EditHandler:
             case _:
                 return _withdraw_answers(exchange, HistoryChange(superseded_ids=(question.id,)))
 
-    def _decide(
+    def _decide_on_edit(
         self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange
     ) -> Decision:
         """Decide how to handle an edit; if the bot had answered by chance, it answers again."""
-        now, earlier_turns = self.stages.now(), exchange.earlier_session.turns
-        decision = decide(message, active, earlier_turns, dice=self.stages.dice, now=now)
+        now, earlier_turns = self.services.now(), exchange.earlier_session.turns
+        decision = decide(message, active, earlier_turns, dice=self.services.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:
             return decision
-        lucky_decision = decide(message, active, earlier_turns, dice=lambda: 0.0, now=now)
-        if not isinstance(lucky_decision, Answer):
+        decision_by_chance = decide(message, active, earlier_turns, dice=lambda: 0.0, now=now)
+        if not isinstance(decision_by_chance, Answer):
             return decision
         answers = [one.turn for one in exchange.answers]
-        return replace(lucky_decision, speakers=pick_speakers(active, answers))
+        return replace(decision_by_chance, speakers=pick_speakers(active, answers))
 
     async def answer_in_place(
         self,
@@ -125,18 +125,18 @@ class EditHandler:
         `new_texts` are the texts of edited turns, by id. It is empty if a person asked for another
         answer.
         """
-        stages, message = self.stages, group.message
+        services, message = self.services, group.message
         removed_turns = None if new_texts else TurnRange(0, 0)  # makes the new answer different
         question = AskedQuestion(incoming, speakers, exchange.parts)
         try:
-            async with stages.stops.stoppable_answer(
+            async with services.stop_requests.stoppable_answer(
                 group.claim, message, incoming, edited_at
-            ) as stop:
-                result = await stages.pipeline.answer(
+            ) as stop_flag:
+                result = await services.pipeline.answer(
                     group,
                     question,
                     active,
-                    stop,
+                    stop_flag,
                     removed_turns,
                     earlier_session=exchange.earlier_session,
                 )
@@ -145,10 +145,10 @@ class EditHandler:
         except (BackendError, UserError) as error:  # the old answer stays
             _log.warning("edited_question_not_answered", turn=message.turn_name, reason=str(error))
             text = translatable("⚠ {problem}", problem=error.text)
-            outgoing = stages.replies.notice_parts(incoming.address, text, incoming.locale)
+            outgoing = services.replies.notice_parts(incoming.address, text, incoming.locale)
             if isinstance(error, AgeUnconfirmed):  # the button retries the old answer
                 buttons = action_buttons(exchange.parts[-1], incoming.locale, ButtonAction.ADULT)
-                outgoing = stages.replies.with_buttons(incoming.address, outgoing, buttons)
+                outgoing = services.replies.with_buttons(incoming.address, outgoing, buttons)
             return TurnResult(outgoing=outgoing, change=HistoryChange(new_texts))
         if not result.turns:  # stopped before the first word
             return TurnResult(change=HistoryChange(new_texts))
@@ -156,7 +156,7 @@ class EditHandler:
         if active.first.preset.buttons and exchange.versions:
             count = 1 + sum(one.id not in interrupted_ids for one in exchange.versions[-1])
             buttons = answer_buttons(result.turns[-1].sent_as[-1], incoming.locale, count, count)
-            outgoing = stages.replies.with_buttons(incoming.address, result.outgoing, buttons)
+            outgoing = services.replies.with_buttons(incoming.address, result.outgoing, buttons)
             result = replace(result, outgoing=outgoing)
         return _replace_answers(exchange, result, new_texts, interrupted_ids)
 

@@ -56,7 +56,7 @@ Outcome: TypeAlias = tuple[str, InboxMessage | None]
 
 
 @value_class
-class TurnStages:
+class TurnServices:
     """The components shared by the worker and its helpers."""
 
     conversations: Conversations
@@ -67,7 +67,7 @@ class TurnStages:
     commands: CommandHandlers
     pipeline: AnswerPipeline
     replies: LiveReplies
-    stops: StopRequests
+    stop_requests: StopRequests
     buttons: AnswerButtons
     access: AccessRules
     deletions: DeletionRequests
@@ -83,7 +83,7 @@ class TurnStages:
     """Returns whether a message was handled before a database restore and must be ignored."""
     is_context_only: Callable[[InboxMessage], bool]
     """Returns whether a message may have been answered before a database restore."""
-    notices: NoticeLimiter
+    notice_limiter: NoticeLimiter
     """Limits how often a channel is told that the service is busy."""
     queue_limit: QueueLimit | None
     command_limits: CommandLimits | None
@@ -92,7 +92,7 @@ class TurnStages:
     def now(self) -> datetime:
         return self.clock.utc_now()
 
-    def find_speaker(
+    def find_name_and_face(
         self, turn: Turn, address: Address, active: ActiveCharacters
     ) -> tuple[str, Face | None]:
         """Return how an answer shows its character: a name line and, where supported, a face."""
@@ -108,13 +108,13 @@ class TurnStages:
 class TurnFinisher:
     """Stores results and starts to send them; `finish...` methods return the next message."""
 
-    stages: TurnStages
+    services: TurnServices
     is_stopping: bool = False
     """Whether the process is shutting down, so that no next message is returned."""
 
     async def finish(self, group: MessageGroup, result: TurnResult) -> InboxMessage | None:
         """Store a result and start to deliver it."""
-        stages, claim, message = self.stages, group.claim, group.message
+        services, claim, message = self.services, group.claim, group.message
         for one in (message, *message.gathered_messages):
             incoming = one.incoming
             if (
@@ -122,31 +122,31 @@ class TurnFinisher:
                 and incoming.has_masked_token
                 and result.outgoing
             ):
-                next_part = 1 + max(
+                next_number = 1 + max(
                     one.part for one in result.outgoing if one.part < FIRST_NOTICE_PART
                 )
-                result = self._with_notice(incoming, result, _SECRET_REMOVED_NOTICE, next_part)
+                result = self._with_notice(incoming, result, _SECRET_REMOVED_NOTICE, next_number)
         if message.refused_messages:
             refused_messages = [
                 one.incoming
                 for one in message.refused_messages
                 if isinstance(one.incoming, IncomingMessage)
                 and not one.incoming.is_withheld
-                and await stages.access.find_refusal(one.incoming) is None
+                and await services.access.find_refusal(one.incoming) is None
             ]
             result = replace(result, turns=[*result.turns, *map(observed_turn, refused_messages)])
             unnotified_messages = [one for one in refused_messages if one.interaction is None]
             if unnotified_messages:
                 result = await self.add_notice_if_due(unnotified_messages[0], result, BUSY_NOTICE)
-        stages.arrivals.watch([claim.conversation])
-        begin_next = not self.is_stopping
-        finished_turn = await stages.conversations.finish(
-            claim, message, result, begin_next=begin_next
+        services.arrivals.watch([claim.conversation])
+        should_begin_next = not self.is_stopping
+        finished_turn = await services.conversations.finish(
+            claim, message, result, begin_next=should_begin_next
         )
         if finished_turn.row or result.outgoing or result.in_place_of or result.was_stopped:
             event = message.incoming
             is_response = event.interaction is not None
-            stages.replies.deliver(event.address, finished_turn.row, is_response=is_response)
+            services.replies.deliver(event.address, finished_turn.row, is_response=is_response)
         return finished_turn.next_message
 
     async def finish_with_text(
@@ -154,7 +154,7 @@ class TurnFinisher:
     ) -> InboxMessage | None:
         """Finish with a reply that is not stored in the history."""
         incoming, request = group.message.incoming, group.message.reply_target.incoming
-        outgoing = self.stages.replies.notice_parts(incoming.address, text, incoming.locale)
+        outgoing = self.services.replies.notice_parts(incoming.address, text, incoming.locale)
         if is_private and isinstance(request, IncomingMessage | ButtonPress):
             outgoing = self.make_private_to_author(request, outgoing, is_quiet=is_quiet)
         return await self.finish(group, TurnResult(outgoing=outgoing))
@@ -163,7 +163,7 @@ class TurnFinisher:
         self, request: Request, parts: Sequence[OutgoingPart], *, is_quiet: bool = False
     ) -> tuple[OutgoingPart, ...]:
         """Return the parts, changed so that only the author sees them, even in a group chat."""
-        replies, limits = self.stages.replies, self.stages.replies.limits(request.address)
+        replies, limits = self.services.replies, self.services.replies.limits(request.address)
         if request.is_private or not limits.has_private_chats:
             return tuple(parts)
         delivery = PrivateDelivery(request.author.id, request.locale, is_quiet)
@@ -181,16 +181,19 @@ class TurnFinisher:
     async def finish_with_error(self, group: MessageGroup, problem: str) -> InboxMessage | None:
         """Finish with a notice that the answer failed, and a retry button."""
         message = group.message
-        error_number = message.error_id
-        text = translatable("⚠ {problem} (error {number})", problem=problem, number=error_number)
-        await self.stages.message_notes.add([create_failure_note(RECENT_EVENTS, message.turn_name)])
+        text = translatable(
+            "⚠ {problem} (error {number})", problem=problem, number=message.error_id
+        )
+        await self.services.message_notes.add(
+            [create_failure_note(RECENT_EVENTS, message.turn_name)]
+        )
         return await self.finish_with_button(group, text, ButtonAction.RETRY)
 
     async def finish_with_button(
         self, group: MessageGroup, text: Text, action: ButtonAction
     ) -> InboxMessage | None:
         """Finish with a notice that says why a question is not answered, and a retry button."""
-        message, asked_question, replies = group.message, group.question, self.stages.replies
+        message, asked_question, replies = group.message, group.question, self.services.replies
         incoming, in_place_of = (
             message.newest_message.incoming,
             asked_question.in_place_of if asked_question else (),
@@ -220,9 +223,9 @@ class TurnFinisher:
     async def finish_forgetting(
         self, group: MessageGroup, result: TurnResult, person_id: str | None = None
     ) -> InboxMessage | None:
-        """Finish by deleting a person's turns, copies and decisions, or everybody's (None)."""
+        """Finish by deleting a person's turns, copies and decisions; without an id, everybody's."""
         conversation = group.claim.conversation
-        await self.stages.decisions.forget(parse_address(conversation).channel, person_id)
+        await self.services.decisions.forget(parse_address(conversation).channel, person_id)
         try:
             return await self.finish(group, result)
         finally:  # a failed transaction may be committed
@@ -230,28 +233,36 @@ class TurnFinisher:
 
     async def delete_history(self, claim: Claim) -> int:
         """Delete a conversation's stored data, and return its number of turns."""
-        await self.stages.decisions.forget(parse_address(claim.conversation).channel)
+        await self.services.decisions.forget(parse_address(claim.conversation).channel)
         try:
-            return await self.stages.conversations.forget(claim)
+            return await self.services.conversations.forget(claim)
         finally:  # a failed transaction may be committed
             await self.forget_copies(claim.conversation)
 
     async def forget_copies(self, conversation: str) -> None:
-        for memory in self.stages.memories:
+        for memory in self.services.memories:
             await memory.forget(conversation)
 
     async def add_notice_if_due(
         self, message: IncomingMessage, result: TurnResult, notice: Text
     ) -> TurnResult:
         """Add a notice to a result, unless the channel got a notice recently."""
-        if result.outgoing and await self.stages.notices.is_due_in_channel(message.address.channel):
+        if result.outgoing and await self.services.notice_limiter.is_due_in_channel(
+            message.address.channel
+        ):
             return self._with_notice(message, result, notice, FIRST_NOTICE_PART)
         return result
 
     def _with_notice(
-        self, message: IncomingMessage | ButtonPress, result: TurnResult, notice: Text, part: int
+        self,
+        message: IncomingMessage | ButtonPress,
+        result: TurnResult,
+        notice: Text,
+        part_number: int,
     ) -> TurnResult:
-        parts = self.stages.replies.notice_parts(message.address, notice, message.locale, part)
+        parts = self.services.replies.notice_parts(
+            message.address, notice, message.locale, part_number
+        )
         return replace(result, outgoing=[*result.outgoing, *parts])
 
 
@@ -259,7 +270,7 @@ class TurnFinisher:
 class QuestionAnswerer:
     """Answers questions. When a new message interrupts an answer, the answer starts over."""
 
-    stages: TurnStages
+    services: TurnServices
     finisher: TurnFinisher
 
     async def answer(
@@ -271,14 +282,14 @@ class QuestionAnswerer:
         decide_next: Callable[[IncomingMessage], Awaitable[Decision]] | None = None,
     ) -> Outcome:
         """Answer a question, and later messages if `decide_next` allows."""
-        stages, finisher = self.stages, self.finisher
-        limits = stages.replies.limits(question.incoming.address)
-        conversations, arrivals, clock = stages.conversations, stages.arrivals, stages.clock
+        services, finisher = self.services, self.finisher
+        limits = services.replies.limits(question.incoming.address)
+        conversations, arrivals, clock = services.conversations, services.arrivals, services.clock
         gathering = MessageGathering(
             group, question, limits, conversations, arrivals, clock, decide_next
         )
         is_new = removed_turns is None
-        if stages.is_paused(group.claim.conversation):
+        if services.is_paused(group.claim.conversation):
             paused_result = await self._result_while_paused(group, gathering, is_new=is_new)
             return "paused", await finisher.finish(group, paused_result)
         try:
@@ -294,30 +305,30 @@ class QuestionAnswerer:
             message, reason, problem = group.message, str(error), error.notice
             error_id = message.error_id
             _log.warning("answer_failed", turn=message.turn_name, error_id=error_id, reason=reason)
-            if stages.replies.limits(message.incoming.address).shows_causes:
+            if services.replies.limits(message.incoming.address).shows_causes:
                 problem = translatable("{problem}\n{cause}", problem=problem, cause=reason)
             return "failed", await finisher.finish_with_error(group, problem)
         for one, decision in gathering.decisions:
-            stages.decisions.record(one, decision)
+            services.decisions.record(one, decision)
         if result is None:  # the question was deleted, so delete what was sent
             deletion_result = TurnResult(was_stopped=True, is_withdrawn=True)
             return "withdrawn", await finisher.finish_forgetting(group, deletion_result)
         question = gathering.question
         channel = question.incoming.address.channel
-        stages.decisions.record_substitute_models(channel, question.speakers, result.receipts)
+        services.decisions.record_substitute_models(channel, question.speakers, result.receipts)
         earlier_turns, in_place_of = question.earlier_turns, question.in_place_of
         turns = [*result.earlier_turns, *earlier_turns, user_turn(question.incoming), *result.turns]
         result = replace(result, turns=turns, replaced_range=removed_turns, in_place_of=in_place_of)
-        if gathering.uncovered_count and not group.message.refused_messages:
+        if gathering.uncovered_message_count and not group.message.refused_messages:
             waiting_notice = translatable_count(
                 "⏳ 1 more message has arrived. I will answer it next.",
                 "⏳ {count} more messages have arrived. I will answer them next.",
-                gathering.uncovered_count,
+                gathering.uncovered_message_count,
             )
             result = await finisher.add_notice_if_due(question.incoming, result, waiting_notice)
         next_message = await finisher.finish(group, add_private_response(group.message, result))
         if any(one.memory for one in active.presets):
-            stages.pipeline.extractor.record_answer(question.incoming, active.presets)
+            services.pipeline.extractor.record_answer(question.incoming, active.presets)
         return "answered", next_message
 
     async def _result_while_paused(
@@ -328,9 +339,13 @@ class QuestionAnswerer:
         if is_native_command(group.message):
             return add_private_response(group.message, result, PAUSED_NOTICE)
         notice_name = f"paused:{message.address.channel}"
-        if not await self.stages.notices.is_due(notice_name, _SECONDS_BETWEEN_PAUSE_NOTICES):
+        if not await self.services.notice_limiter.is_due(
+            notice_name, _SECONDS_BETWEEN_PAUSE_NOTICES
+        ):
             return result
-        outgoing = self.stages.replies.notice_parts(message.address, PAUSED_NOTICE, message.locale)
+        outgoing = self.services.replies.notice_parts(
+            message.address, PAUSED_NOTICE, message.locale
+        )
         return replace(result, outgoing=outgoing)
 
     async def _answer_all(
@@ -341,15 +356,15 @@ class QuestionAnswerer:
         removed_turns: TurnRange | None,
     ) -> TurnResult | None:
         """Answer, starting over when interrupted; return None if the question was deleted."""
-        stops, queue_limit = self.stages.stops, self.stages.queue_limit
+        stop_requests, queue_limit = self.services.stop_requests, self.services.queue_limit
         is_new = isinstance(group.message.incoming, IncomingMessage) and removed_turns is None
         # Part 0 is the response to a native command; the answer for everybody starts at part 1.
-        first_part = 1 if is_native_command(group.message) else 0
+        first_part_number = 1 if is_native_command(group.message) else 0
         async with (
-            stops.stoppable_answer(
+            stop_requests.stoppable_answer(
                 group.claim, group.message, gathering.question.incoming, group.edited_at
-            ) as stop,
-            queue_limit.refuse_excess_messages(group, gathering.rules.at_most)
+            ) as stop_flag,
+            queue_limit.refuse_excess_messages(group, gathering.busy_rules.at_most)
             if queue_limit is not None
             else nullcontext(),
         ):
@@ -358,17 +373,22 @@ class QuestionAnswerer:
             while True:
                 question = group.question = gathering.question
                 covers_one_message = is_new and not group.message.gathered_messages
-                stops.cover_message(
-                    question.incoming, gathering.askers, covers_one_message=covers_one_message
+                stop_requests.cover_message(
+                    question.incoming, gathering.asker_ids, covers_one_message=covers_one_message
                 )
-                async with gathering.interrupt_on_arrival(stop):
-                    result = await self.stages.pipeline.answer(
-                        group, question, active, stop, removed_turns, first_part=first_part
+                async with gathering.interrupt_on_arrival(stop_flag):
+                    result = await self.services.pipeline.answer(
+                        group,
+                        question,
+                        active,
+                        stop_flag,
+                        removed_turns,
+                        first_part_number=first_part_number,
                     )
-                if not stop.is_superseded:
-                    return None if stop.is_withdrawn else result
-                first_part = result.next_part
-                stop.reset()
+                if not stop_flag.is_superseded:
+                    return None if stop_flag.is_withdrawn else result
+                first_part_number = result.next_part
+                stop_flag.reset()
                 await gathering.gather_until_quiet()
 
 
@@ -391,9 +411,9 @@ def add_private_response(
     """Add a private response to a native command whose answer is public."""
     if not is_native_command(message):
         return result
-    next_part = max((one.part + 1 for one in result.outgoing), default=result.next_part)
+    next_number = max((one.part + 1 for one in result.outgoing), default=result.next_part)
     response_text = translate(text, supported_language(message.incoming.locale))
-    response = OutgoingPart(next_part, MessageContent(response_text), is_response=True)
+    response = OutgoingPart(next_number, MessageContent(response_text), is_response=True)
     return replace(result, outgoing=(*result.outgoing, response))
 
 

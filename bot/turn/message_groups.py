@@ -62,21 +62,21 @@ class SplitMessageJoiner:
     """Joins messages that clients split into parts: albums and long pastes."""
 
     limits: Limits
-    rules: BusyRules
+    busy_rules: BusyRules
 
     def seconds_to_wait(self, message: IncomingMessage) -> float:
         """Return the seconds to wait for a message's next part; 0 if the message is complete."""
         if message.interaction is not None:
             return 0.0
         if message.album is not None:
-            return self.rules.album_seconds
+            return self.busy_rules.album_seconds
         max_units = self.limits.max_units  # longer than any part that a client sends
         if len(message.text) * _MAX_UNITS_PER_CHAR < max_units * _MIN_SHARE_OF_CUT_TEXT:
             return 0.0  # the normal case, without counting units
         may_be_cut = (
             max_units * _MIN_SHARE_OF_CUT_TEXT <= self.limits.measure(message.text) <= max_units
         )
-        return self.rules.paste_seconds if may_be_cut else 0.0
+        return self.busy_rules.paste_seconds if may_be_cut else 0.0
 
     def join(
         self, joined_message: IncomingMessage, last_part: InboxMessage, next_part: InboxMessage
@@ -88,12 +88,16 @@ class SplitMessageJoiner:
         if message.author.id != joined_message.author.id or message.interaction is not None:
             return None
         if joined_message.album is not None or message.album is not None:
-            is_part = message.album == joined_message.album
+            is_next_part = message.album == joined_message.album
         else:
-            wait = self.seconds_to_wait(last_message)
+            wait_seconds = self.seconds_to_wait(last_message)
             is_text = bool(message.text) and not message.attachments and message.quote is None
-            is_part = wait > 0 and is_text and next_part.received_at - last_part.received_at <= wait
-        return self._append_part(joined_message, last_message, message) if is_part else None
+            is_next_part = (
+                wait_seconds > 0
+                and is_text
+                and next_part.received_at - last_part.received_at <= wait_seconds
+            )
+        return self._append_part(joined_message, last_message, message) if is_next_part else None
 
     def _append_part(
         self, joined_message: IncomingMessage, last_part: IncomingMessage, message: IncomingMessage
@@ -176,28 +180,28 @@ class MessageGathering:
     """Decides what to do with a later message; None: later messages are not gathered."""
 
     def __post_init__(self) -> None:
-        self.askers = {self.question.incoming.author.id}
+        self.asker_ids = {self.question.incoming.author.id}
         """The authors of the gathered messages, who may stop the answer."""
         self.decisions: list[tuple[IncomingMessage, Decision]] = []
-        self.uncovered_count = 0
+        self.uncovered_message_count = 0
         """The number of waiting messages that this answer does not cover."""
-        self.rules = self.question.speakers[0].preset.busy
-        self._parts = SplitMessageJoiner(self.limits, self.rules)
+        self.busy_rules = self.question.speakers[0].preset.busy
+        self._joiner = SplitMessageJoiner(self.limits, self.busy_rules)
         self._busy_mode = self._choose_busy_mode()
         self._pending: list[_PendingMessage] = []  # not gathered yet
         self._is_closed = self._busy_mode == "queue"
-        self._has_arrived = False
+        self._has_new_message = False
         self._was_interrupted = False
         self._received_at = self.group.message.received_at  # when the newest message was received
-        self._quiet_seconds = self.rules.quiet_seconds  # longer while parts may be missing
+        self._quiet_seconds = self.busy_rules.quiet_seconds  # longer while parts may be missing
 
     def _choose_busy_mode(self) -> BusyMode:
         message, incoming = self.group.message, self.question.incoming
         can_gather = isinstance(message.incoming, IncomingMessage) and incoming.interaction is None
         if self.decide_next is None or not can_gather or message.crashes:
             return "queue"
-        if self.rules.mode is not None:
-            return self.rules.mode
+        if self.busy_rules.mode is not None:
+            return self.busy_rules.mode
         if self.limits.answers_each_message:
             return "queue"
         return "interrupt" if incoming.wake is WakeReason.DM else "collect"
@@ -216,7 +220,7 @@ class MessageGathering:
         await self._gather_pending()
 
     @contextlib.asynccontextmanager
-    async def interrupt_on_arrival(self, stop: StopFlag) -> AsyncIterator[None]:
+    async def interrupt_on_arrival(self, stop_flag: StopFlag) -> AsyncIterator[None]:
         """Interrupt the answer that the block generates, if it should cover a new message.
 
         In `collect` mode, only do so in the first moments, before anybody has read the answer.
@@ -225,10 +229,10 @@ class MessageGathering:
         check_tasks: list[asyncio.Task[None]] = []
 
         def on_arrival() -> None:
-            self._has_arrived = self._may_interrupt(started_at)
-            if self._has_arrived and not (check_tasks and not check_tasks[-1].done()):
+            self._has_new_message = self._may_interrupt(started_at)
+            if self._has_new_message and not (check_tasks and not check_tasks[-1].done()):
                 task_name = f"look for messages: {conversation}"
-                check_tasks[:] = [asyncio.create_task(self._interrupt(stop), name=task_name)]
+                check_tasks[:] = [asyncio.create_task(self._interrupt(stop_flag), name=task_name)]
 
         if self._is_closed or self._max_further_messages == 0:
             yield
@@ -242,27 +246,27 @@ class MessageGathering:
                 await cancel_and_wait(check_tasks)
 
     def _may_interrupt(self, started_at: float) -> bool:
-        is_first_moment = self.clock.monotonic() - started_at < self.rules.quiet_seconds
+        is_first_moment = self.clock.monotonic() - started_at < self.busy_rules.quiet_seconds
         return self._busy_mode == "interrupt" or (is_first_moment and not self._was_interrupted)
 
-    async def _interrupt(self, stop: StopFlag) -> None:
+    async def _interrupt(self, stop_flag: StopFlag) -> None:
         try:
-            while self._has_arrived:
-                self._has_arrived = False
+            while self._has_new_message:
+                self._has_new_message = False
                 await self._read_new_messages()
         except StoreError as error:  # the transaction of `finish` reports the failure
             _log.warning("answer_not_interrupted", reason=str(error))
             return
         if any(isinstance(one.decision, Answer) for one in self._pending):
             self._was_interrupted = True
-            stop.supersede()
+            stop_flag.supersede()
 
     @property
     def _max_further_messages(self) -> int:
         """The number of further messages that the answer may cover."""
         pending_count = sum(len(one.parts) for one in self._pending)
         covered_count = 1 + len(self.group.message.gathered_messages) + pending_count
-        return max(0, self.rules.at_most - covered_count)
+        return max(0, self.busy_rules.at_most - covered_count)
 
     @property
     def _newest_message(self) -> InboxMessage:
@@ -290,13 +294,13 @@ class MessageGathering:
                 return
             self._pending.append(replace(pending, decision=decision))
             self._received_at = message.received_at
-            seconds_to_next_part = self._parts.seconds_to_wait(incoming)
-            self._quiet_seconds = max(self.rules.quiet_seconds, seconds_to_next_part)
+            seconds_to_next_part = self._joiner.seconds_to_wait(incoming)
+            self._quiet_seconds = max(self.busy_rules.quiet_seconds, seconds_to_next_part)
 
     def _join_pending(self, message: InboxMessage) -> _PendingMessage | None:
         """Join a message to the pending message that it continues; return None if there is none."""
         for index, one in enumerate(self._pending):
-            incoming = self._parts.join(one.message, one.parts[-1], message)
+            incoming = self._joiner.join(one.message, one.parts[-1], message)
             if incoming is not None:
                 del self._pending[index]
                 return _PendingMessage((*one.parts, message), incoming, one.decision)
@@ -321,13 +325,13 @@ class MessageGathering:
         kept_turns = (turn for one in batch[:-1] for turn in _turns_to_keep(one))
         turns = [user_turn(question.incoming), *kept_turns]
         self.decisions += [(one.message, one.decision) for one in batch]
-        self.askers.update(one.message.author.id for one in batch)
+        self.asker_ids.update(one.message.author.id for one in batch)
         for one in batch:
             if isinstance(one.decision, Answer):
                 speakers += [each for each in one.decision.speakers if each not in speakers]
         messages = [question.incoming, *(one.message for one in batch[:-1])]
         files = [file for one in messages for file in (*one.earlier_files, *one.attachments)]
-        askers = [one.message.author.id for one in batch if isinstance(one.decision, Answer)]
+        asker_ids = [one.message.author.id for one in batch if isinstance(one.decision, Answer)]
         shared_roles = set(question.incoming.author_roles or ()).intersection(
             *(one.message.author_roles or () for one in batch if isinstance(one.decision, Answer))
         )
@@ -335,17 +339,17 @@ class MessageGathering:
             batch[-1].message,
             author_roles=tuple(sorted(shared_roles)),
             earlier_files=tuple(files),
-            asked_with=(*reversed(askers), *question.incoming.charged_person_ids),
+            asked_with=(*reversed(asker_ids), *question.incoming.charged_person_ids),
         )
         earlier_turns = (*question.earlier_turns, *turns)
         self.question = replace(
             question, incoming=newest_message, speakers=tuple(speakers), earlier_turns=earlier_turns
         )
         if self._max_further_messages == 0 and not self._is_closed:
-            claim, newest_read = self.group.claim, self._newest_message
-            rows = await self.conversations.load_after(claim, newest_read, _MAX_COUNTED_MESSAGES)
+            claim, newest_row = self.group.claim, self._newest_message
+            rows = await self.conversations.load_after(claim, newest_row, _MAX_COUNTED_MESSAGES)
             events = (one.incoming for one in rows if isinstance(one.incoming, IncomingMessage))
-            self.uncovered_count = sum(one.wake is not None for one in events)
+            self.uncovered_message_count = sum(one.wake is not None for one in events)
 
 
 def _turns_to_keep(pending: _PendingMessage) -> tuple[Turn, ...]:

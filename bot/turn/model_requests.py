@@ -71,7 +71,7 @@ class AnswerRequest:
     """The character's name line, shown before the text; may be empty."""
     context: TurnContext
     live_reply: LiveReply
-    stop: StopFlag
+    stop_flag: StopFlag
     has_fallback: bool = False
 
     def with_preset(self, preset: Preset) -> "AnswerRequest":
@@ -89,7 +89,7 @@ class ModelRequests:
     clock: Clock
     spending: Spending
     tools: AnswerTools
-    notices: OperatorNotices
+    operator_notices: OperatorNotices
     slots: ProviderSlots
     access: AccessRules
     withholds_unchecked_answers: bool = False
@@ -144,7 +144,9 @@ class ModelRequests:
         else:
             receipt = await self._generate_with_retry(last_request)
         if receipt.answer and failures:
-            notice = await self.notices.notify_about_fallback(preset, failures[0], context.incoming)
+            notice = await self.operator_notices.notify_about_fallback(
+                preset, failures[0], context.incoming
+            )
             if notice is not None:
                 context.notices.append(notice)
         return receipt
@@ -162,7 +164,7 @@ class ModelRequests:
 
     async def _generate_once(self, request: AnswerRequest) -> Receipt:
         preset, context, live_reply = request.speaker.preset, request.context, request.live_reply
-        message, stop, backend = context.incoming, request.stop, self.backends[preset.provider]
+        message, stop, backend = context.incoming, request.stop_flag, self.backends[preset.provider]
         visible_limit = await self._find_visible_limit(preset)
         if visible_limit is not None:
             preset = preset.without_output_limit
@@ -170,12 +172,12 @@ class ModelRequests:
         may_use_tools = not preset.calls_tools or await self.access.may_use(message, "tools")
         tools = await self.tools.create_toolbox(preset, backend, context) if may_use_tools else None
         fitted_prompt = await self.sources.fit_prompt(preset, context, tools.specs if tools else ())
-        build_seconds = self.clock.monotonic() - started_at
+        compose_seconds = self.clock.monotonic() - started_at
         is_live = preset.stream and not (context.in_place_of or preset.regex_scripts)
         name_line, lane = request.name_line, message.address.lane
         show = _prefix_speaker_line(name_line, live_reply.feed if is_live else _ignore_text)
         answer_check = await self.create_check(message.scopes, preset.provider)
-        revise = (lambda text: live_reply.replace(name_line + text)) if is_live else _ignore_text
+        rewrite = (lambda text: live_reply.replace(name_line + text)) if is_live else _ignore_text
         show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
         urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
         token_limit = fitted_prompt.tokens + (MAX_TOOL_TOKENS if tools else 0)
@@ -185,7 +187,7 @@ class ModelRequests:
             async with slot:
                 prompt = replace(reservation.prompt, has_fallback=request.has_fallback)
                 queued_seconds = self.clock.now() - message.at.timestamp()
-                log_steps = log_failed_steps(build_seconds, fitted_prompt.tokens, self.clock)
+                log_steps = log_failed_steps(compose_seconds, fitted_prompt.tokens, self.clock)
                 with log_steps, ExitStack() as stack:
                     if not context.in_place_of and message.wake is not None:
                         show_notice = live_reply.show_slow_start
@@ -193,7 +195,7 @@ class ModelRequests:
                     answer = await generate_answer(
                         *(backend, prompt, show, show_wait, self.clock, stop),
                         partial(self.spending.reserve_continuation, reservation),
-                        *(tools, visible_limit, preset.provider, revise),
+                        *(tools, visible_limit, preset.provider, rewrite),
                         answer_check if is_live else None,
                     )
                     answer = _apply_regex_scripts(answer, preset, message)
@@ -206,14 +208,14 @@ class ModelRequests:
         if preset.name in context.reactions_by_preset and not is_visible(answer.text):
             answer = replace(answer, text=reaction_line(context.reactions_by_preset[preset.name]))
         if not stop.is_requested:
-            _raise_if_empty(answer, preset, sent_limit=preset.output_limit)
+            _raise_if_empty(answer, preset, sent_output_limit=preset.output_limit)
         self._request_summary_if_cut(preset, context, fitted_prompt)
         if reservation.prompt is not fitted_prompt.prompt:
             fitted_prompt = replace(fitted_prompt, prompt=reservation.prompt)
         receipt = build_receipt(
             *(answer, fitted_prompt, preset, request.speaker.version, charge, message.scopes),
-            queued_seconds=max(build_seconds, queued_seconds),
-            compose_seconds=build_seconds,
+            queued_seconds=max(compose_seconds, queued_seconds),
+            compose_seconds=compose_seconds,
             received_at=message.at.timestamp(),
         )
         if answer_check is None:
@@ -269,12 +271,12 @@ class ModelRequests:
 def _prefix_speaker_line(name_line: str, show_text: Callable[[str], None]) -> Callable[[str], None]:
     unshown_lines = [name_line]
 
-    def show_with_line(text: str) -> None:
+    def show_with_name_line(text: str) -> None:
         show_text("".join([*unshown_lines, text]) if text else "")
         if text:
             unshown_lines.clear()
 
-    return show_with_line if name_line else show_text
+    return show_with_name_line if name_line else show_text
 
 
 def _apply_regex_scripts(
@@ -300,11 +302,11 @@ async def _apply_check(
     return replace(answer, text=text, thoughts=thoughts or answer.thoughts)
 
 
-def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_limit: int | None) -> None:
+def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_output_limit: int | None) -> None:
     if not is_visible(answer.text):
         if answer.thoughts and answer.reason is FinishReason.LENGTH:
             problem = "the model used up its output tokens for thinking; see max_output_tokens"
-            error_class = BackendError if sent_limit is None else _LimitSpentOnThinking
+            error_class = BackendError if sent_output_limit is None else _LimitSpentOnThinking
             raise error_class(problem, notice=_LIMIT_SPENT_NOTICE)
         notice = _ONLY_REASONING_NOTICE if answer.thoughts else _EMPTY_ANSWER_NOTICE
         if answer.reason is FinishReason.FILTERED:
@@ -314,10 +316,10 @@ def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_limit: int | N
         _log.info("answer_cut", preset=preset.name, reason=answer.reason)
 
 
-def _show_wait(stop: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -> None:
+def _show_wait(stop_flag: StopFlag, live_reply: LiveReply | None, waiting: Waiting) -> None:
     """Show why the answer is waiting, and forbid interrupting a wait for a rate limit."""
     if isinstance(waiting, RateLimitWait):
-        stop.forbid_superseding()
+        stop_flag.forbid_superseding()
     if live_reply is not None:
         live_reply.show_wait(waiting)
 

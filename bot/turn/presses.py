@@ -46,7 +46,7 @@ from bot.replying.answer_parts import (
 from bot.routing.presets import AGE_KEY, ActiveCharacters
 from bot.texts.text import Text, join_texts, supported_language, translatable, translate
 from bot.turn.edits import EditHandler
-from bot.turn.finishing import TurnStages
+from bot.turn.finishing import TurnServices
 from bot.turn.message_groups import MessageGroup
 from bot.value_class import value_class
 
@@ -81,7 +81,7 @@ shown), and the content that replaces the menu."""
 class PressHandler:
     """Computes the effects of presses and reactions, and stores confirmations of age."""
 
-    stages: TurnStages
+    services: TurnServices
     edit_handler: EditHandler
 
     async def apply_press(
@@ -94,7 +94,7 @@ class PressHandler:
         exchange = await self._find_exchange(press, button)
         if exchange is None:
             return TurnResult()
-        active = await self.stages.resolver.resolve(press.scopes)
+        active = await self.services.resolver.resolve(press.scopes)
         match button.action:
             case ButtonAction.DELETE:
                 return _delete_answer(button, exchange)
@@ -112,7 +112,7 @@ class PressHandler:
                 notice = await self._apply_confirmation(press, button.action, exchange)
                 if notice is None:
                     return await self._retry(group, press, exchange, active)
-                first_part, *other_parts = self.stages.replies.notice_parts(
+                first_part, *other_parts = self.services.replies.notice_parts(
                     press.address, notice, press.locale
                 )
                 outgoing = (replace(first_part, is_response=True), *other_parts)
@@ -126,7 +126,7 @@ class PressHandler:
         self, group: MessageGroup, reaction: ReactionChange
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Treat a reaction as feedback on the answer or as a press of the matching button."""
-        turns = await self.stages.conversations.find_turns(group.claim, [reaction.message_id])
+        turns = await self.services.conversations.find_turns(group.claim, [reaction.message_id])
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
         action = _ACTION_BY_REACTION.get(reaction.reaction)
         data = encode_button(action, answer.sent_as[-1]) if action and answer else ""
@@ -134,13 +134,15 @@ class PressHandler:
         try:
             if action is not None:
                 return TurnResult() if reaction.is_removed else await self.apply_press(group, press)
-            if not turns or await self.stages.access.find_refusal(press) is not None:
+            if not turns or await self.services.access.find_refusal(press) is not None:
                 return TurnResult()
             if reaction.reaction not in MEMORY_REACTIONS:
                 feedback = await self._find_feedback(group, reaction, answer) if answer else None
                 return TurnResult(feedback=feedback)
             if not reaction.is_removed:
-                await self.stages.commands.memory_handlers.remember_reaction(press, turns[-1].turn)
+                await self.services.commands.memory_handlers.remember_reaction(
+                    press, turns[-1].turn
+                )
         except UserError as error:  # reactions may be meant for people, so show no refusal
             _log.info("reaction_ignored", by=reaction.author.id, reason=str(error))
         return TurnResult()
@@ -148,18 +150,18 @@ class PressHandler:
     async def _find_feedback(
         self, group: MessageGroup, reaction: ReactionChange, answer: Turn
     ) -> Feedback | None:
-        receipts = self.stages.commands.context_view.receipts
+        receipts = self.services.commands.context_view.receipts
         matches = await receipts.find_for_answer(group.claim.conversation, answer.at.timestamp())
-        matching_numbers = (one for one, receipt in matches if receipt.answer == answer.text)
-        number = next(matching_numbers, None)
-        if number is None:  # the answer was edited, or its receipt deleted
+        receipt_numbers = (one for one, receipt in matches if receipt.answer == answer.text)
+        receipt_number = next(receipt_numbers, None)
+        if receipt_number is None:  # the answer was edited, or its receipt deleted
             return None
-        return Feedback(number, reaction.author.id, reaction.reaction, reaction.is_removed)
+        return Feedback(receipt_number, reaction.author.id, reaction.reaction, reaction.is_removed)
 
     async def _find_exchange(self, press: ButtonPress, button: ButtonData) -> Exchange | None:
         """Return a button's question and answers; None if a delete button's answer is gone."""
         try:
-            return await self.stages.buttons.find_changeable_exchange(press, button)
+            return await self.services.buttons.find_changeable_exchange(press, button)
         except UserError as error:
             if button.action is ButtonAction.DELETE and error.text == BUTTON_GONE_NOTICE:
                 return None
@@ -175,11 +177,11 @@ class PressHandler:
         """Apply a confirmation; return its notice, or None to answer the question now."""
         match action:
             case ButtonAction.FORGET:
-                has_opted_out = await self.stages.deletions.request_person_deletion(press)
+                has_opted_out = await self.services.deletions.request_person_deletion(press)
                 opt_out_notices = [_STILL_OPTED_OUT_NOTICE] if has_opted_out else []
                 return join_texts([_FORGETTING_NOTICE, *opt_out_notices], " ")
             case ButtonAction.ADULT:
-                person, settings = press.author.id, self.stages.access.chat_settings
+                person, settings = press.author.id, self.services.access.chat_settings
                 await settings.set(person, AGE_KEY, "confirmed", person)
                 is_command = parse_command(exchange.question.turn.text) is not None
                 return _AGE_CONFIRMED_NOTICE if is_command else None
@@ -189,7 +191,7 @@ class PressHandler:
     async def _run_menu_choice(
         self, press: ButtonPress, button: ButtonData, exchange: Exchange, active: ActiveCharacters
     ) -> ChosenCommand:
-        commands, result, problem = self.stages.commands, CommandResult(""), ""
+        commands, result, problem = self.services.commands, CommandResult(""), ""
         author = exchange.question.turn.speaker
         if author is not None and is_group_author(author, press.address):
             # The public notice must not name a person who wrote as the group.
@@ -208,7 +210,7 @@ class PressHandler:
             if (command := parse_command(command_line)) is not None:
                 result = await commands.handle(replace(request, command=command))
         except UserError as error:
-            has_private_chats = self.stages.replies.limits(press.address).has_private_chats
+            has_private_chats = self.services.replies.limits(press.address).has_private_chats
             is_read_by_others = has_private_chats and not (press.is_private or press.is_ephemeral)
             if isinstance(error, PrivateError) and is_read_by_others:
                 raise
@@ -218,7 +220,7 @@ class PressHandler:
             )
         if is_memory:  # the reply of the command is the new content of the menu
             return request, CommandResult(""), replace(result, in_place_of=exchange.parts)
-        request = replace(request, active=await self.stages.resolver.resolve(press.scopes))
+        request = replace(request, active=await self.services.resolver.resolve(press.scopes))
         menu = await commands.menus.show_after_choice(button, request)
         text = join_texts([problem, menu.text]) if problem else menu.text
         return request, result, replace(menu, text=text, in_place_of=exchange.parts)
@@ -231,16 +233,16 @@ class PressHandler:
         active: ActiveCharacters,
     ) -> TurnResult | AskedQuestion:
         question = exchange.question.turn
-        repeat = build_repeated_question(
+        repeated_question = build_repeated_question(
             _to_message(press, ""), question, exchange.earlier_session.turns
         )
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # the answer failed, so the history has no turns of it
             return AskedQuestion(
-                repeat, speakers, exchange.parts, tuple(exchange.earlier_session.turns)
+                repeated_question, speakers, exchange.parts, tuple(exchange.earlier_session.turns)
             )
         return await self.edit_handler.answer_in_place(
-            group, repeat, press.at, exchange, active, speakers, {}
+            group, repeated_question, press.at, exchange, active, speakers, {}
         )
 
     def _show_version(
@@ -251,18 +253,18 @@ class PressHandler:
         exchange: Exchange,
         active: ActiveCharacters,
     ) -> TurnResult:
-        address, replies = press.address, self.stages.replies
+        address, replies = press.address, self.services.replies
         name_part = partial(group.message.reused_part_name, exchange.parts)
         versions: dict[int, Turn] = {}
         restored_ids: list[int] = []
         parts: list[OutgoingPart] = []
         for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
-            exists = 1 <= button.number <= len(all_versions)
-            chosen_version = all_versions[button.number - 1] if exists else answer
-            line, face = self.stages.find_speaker(chosen_version.turn, address, active)
-            text = line + chosen_version.turn.text
-            first_part = len(select_message_parts(one.part for one in parts))
-            text_parts = replies.final_parts(address, text, first_part, face)
+            version_exists = 1 <= button.number <= len(all_versions)
+            chosen_version = all_versions[button.number - 1] if version_exists else answer
+            name_line, face = self.services.find_name_and_face(chosen_version.turn, address, active)
+            text = name_line + chosen_version.turn.text
+            first_part_number = len(select_message_parts(one.part for one in parts))
+            text_parts = replies.final_parts(address, text, first_part_number, face)
             form: LongAnswer = "parts"
             if chosen_version.turn.preset in active.names:
                 preferred_form = active.pick([chosen_version.turn.preset])[0].preset.long_answer

@@ -115,8 +115,10 @@ class ChannelReader:
 
     def _observed_turns(self, events: Sequence[IncomingMessage]) -> tuple[Turn, ...]:
         start = self.find_retention_start()
-        kept = (one for one in events if one.at.timestamp() >= start and text_with_attachments(one))
-        turns = (user_turn(to_storable_message(one)) for one in kept)
+        kept_events = (
+            one for one in events if one.at.timestamp() >= start and text_with_attachments(one)
+        )
+        turns = (user_turn(to_storable_message(one)) for one in kept_events)
         return tuple(replace(turn, files=(), observed=True) for turn in turns)
 
 
@@ -151,7 +153,7 @@ class TurnContext:
     files: AttachedFiles = NO_FILES
     unstored_turns: tuple[Turn, ...] = ()
     """Turns of the session that are not stored yet: messages read from a new channel."""
-    first_part: int = 0
+    first_part_number: int = 0
     """The number of the answer's first part; earlier parts belong to a dropped answer."""
     in_place_of: tuple[str, ...] = ()
     """The names of the earlier parts whose messages this answer replaces."""
@@ -172,8 +174,8 @@ class TurnContext:
     def next_part(self) -> int:
         """The number of the first message part that the next character sends."""
         following_numbers = [one + 1 for one in select_message_parts(self.started_part_numbers)]
-        complete_count = len(select_message_parts(one.part for one in self.parts))
-        return max(self.first_part + complete_count, *following_numbers, 0)
+        complete_part_count = len(select_message_parts(one.part for one in self.parts))
+        return max(self.first_part_number + complete_part_count, *following_numbers, 0)
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
         """Return a result with the answers collected so far."""
@@ -184,7 +186,7 @@ class TurnContext:
             was_stopped=was_stopped,
             next_part=max(
                 [
-                    self.first_part,
+                    self.first_part_number,
                     *(one + 1 for one in select_message_parts(self.started_part_numbers)),
                 ]
             ),
@@ -221,7 +223,7 @@ class PromptSources:
         active: ActiveCharacters,
         removed_turns: TurnRange | None = None,
         earlier_session: Session | None = None,
-        first_part: int = 0,
+        first_part_number: int = 0,
     ) -> TurnContext:
         """Load what all speakers of a turn share; load pictures only if a model can see them."""
         incoming, speakers = question.incoming, question.speakers
@@ -235,14 +237,14 @@ class PromptSources:
         has_all_turns = len(session.turns) < max_turns
         is_new_channel = is_new_question and has_all_turns and not session.has_answer
         speaker_ids = [one.speaker.id for one in session.turns if one.speaker]
-        opted_out = await self.resolver.opted_out([*find_person_ids(incoming), *speaker_ids])
-        readable = redact_message(incoming, opted_out) if opted_out else incoming
-        if readable is None or readable.is_withheld:  # the author opted out a moment ago
+        opted_out_ids = await self.resolver.opted_out([*find_person_ids(incoming), *speaker_ids])
+        readable_message = redact_message(incoming, opted_out_ids) if opted_out_ids else incoming
+        if readable_message is None or readable_message.is_withheld:  # they have just opted out
             raise PrivateError(OPTED_OUT_NOTICE)
-        if opted_out:
-            session = replace(session, turns=remove_turns_of(opted_out, session.turns))
+        if opted_out_ids:
+            session = replace(session, turns=remove_turns_of(opted_out_ids, session.turns))
         session = _without_old_greetings(session, active)
-        incoming = await self._without_forgotten_quote(readable, session)
+        incoming = await self._without_forgotten_quote(readable_message, session)
         first_message = message.incoming if gathered_turns else incoming
         oldest_message = first_message if isinstance(first_message, IncomingMessage) else incoming
         history, earlier_turns, thread_start = session.turns, tuple[Turn, ...](), tuple[Turn, ...]()
@@ -270,7 +272,7 @@ class PromptSources:
             await self.personas.resolve_for_speakers(session, incoming),
             files,
             (*thread_start, *earlier_turns),
-            first_part,
+            first_part_number,
             question.in_place_of,
             replaces_answers=removed_turns is not None,
         )
@@ -398,7 +400,7 @@ class AnswerTools:
     conversations: Conversations
     retrieve_stories: RetrieveStories | None
     clock: Clock
-    random_number: Callable[[], float]
+    draw_random: Callable[[], float]
     servers: Mapping[str, ToolServer]
     """Tool servers by the name used in presets."""
     filter_turns: TurnFilter
@@ -416,7 +418,7 @@ class AnswerTools:
             return None
         tool_factories: Mapping[str, Callable[[], Tool]] = {
             "time": lambda: time_tool(self.clock),
-            "dice": lambda: dice_tool(self.random_number),
+            "dice": lambda: dice_tool(self.draw_random),
             "history": lambda: self._history_tool(preset, context),
             "stories": lambda: self._story_tool(preset, context),
             REACT_TOOL: lambda: self._react_tool(preset, context),

@@ -54,12 +54,12 @@ class _AnswerInProgress:
     question: IncomingMessage
     """The newest message that the answer covers."""
     turn_name: str
-    askers: Collection[str]
+    asker_ids: Collection[str]
     """The ids of the people who may stop the answer."""
     stop_flag: StopFlag
     sent_at: datetime
     """When the message was sent or last edited."""
-    has_one_message: bool = False
+    covers_one_message: bool = False
     """Whether the answer covers one message only, so that deleting the message ends it."""
 
 
@@ -99,8 +99,8 @@ class StopRequests:
         self._subscribe(_EDITS_TOPIC, _EditSignal, self._handle_edit_signal)
         self._subscribe(_DELETIONS_TOPIC, MessageDeletion, self._handle_deletion)
 
-    def _subscribe(self, topic: str, kind: type, handle_signal: Callable[[Any], None]) -> None:
-        decode: Callable[[str], Any] = msgspec.json.Decoder(kind).decode
+    def _subscribe(self, topic: str, data_type: type, handle_signal: Callable[[Any], None]) -> None:
+        decode: Callable[[str], Any] = msgspec.json.Decoder(data_type).decode
 
         def receive(signals: Sequence[str]) -> None:
             for one in decode_all("signal", signals, decode):
@@ -150,13 +150,13 @@ class StopRequests:
             del self._answers[conversation]
 
     def cover_message(
-        self, question: IncomingMessage, askers: Collection[str], *, covers_one_message: bool
+        self, question: IncomingMessage, asker_ids: Collection[str], *, covers_one_message: bool
     ) -> None:
-        """Let the running answer also cover a newer message, and let `askers` stop the answer."""
+        """Let the running answer also cover a newer message, and let the askers stop it."""
         answer = self._answers[question.address.conversation]
         if question.message_id != answer.question.message_id:
             answer.question, answer.sent_at = question, question.at
-        answer.askers, answer.has_one_message = askers, covers_one_message
+        answer.asker_ids, answer.covers_one_message = asker_ids, covers_one_message
 
     def stop_outcome(self, command: IncomingMessage) -> StopOutcome:
         """Return the outcome of a /stop, and keep it from stopping any other answer."""
@@ -199,7 +199,7 @@ class StopRequests:
         answer = self._answers.get(request.address.conversation)
         if answer is None or _event_key(request) in self._outcomes:
             return
-        if request.author.id in answer.askers:
+        if request.author.id in answer.asker_ids:
             self._apply_outcome(request, StopOutcome.STOPPED)
         else:
             self._undecided_requests.put_nowait(request)
@@ -218,7 +218,11 @@ class StopRequests:
         for message_id in deletion.message_ids:
             self._deleted_messages[deletion.address.lane, message_id] = None  # unique per chat
         answer = self._answers.get(deletion.address.conversation)
-        if answer and answer.has_one_message and answer.question.message_id in deletion.message_ids:
+        if (
+            answer
+            and answer.covers_one_message
+            and answer.question.message_id in deletion.message_ids
+        ):
             answer.stop_flag.withdraw()
 
     def _apply_outcome(self, command: Request, outcome: StopOutcome) -> bool:
@@ -343,7 +347,7 @@ class MissedSignalPoller:
     """Finds events in the inbox that concern running answers."""
 
     inbox: SqlInbox
-    stops: StopRequests
+    stop_requests: StopRequests
     arrivals: ArrivalSignals
 
     def __post_init__(self) -> None:
@@ -351,7 +355,7 @@ class MissedSignalPoller:
 
     async def poll(self) -> None:
         """Handle events that concern running answers and were not signaled to this process."""
-        conversations = list(self.stops.answering_conversations)
+        conversations = list(self.stop_requests.answering_conversations)
         events: Sequence[Incoming] = ()
         if conversations:
             newest_unanswered = self.inbox.newest_unanswered
@@ -359,7 +363,7 @@ class MissedSignalPoller:
                 conversations, _MAX_POLLED_EVENTS, _MAX_POLLED_PER_CONVERSATION
             )
         unseen = (one for one in reversed(events) if _event_key(one) not in self._handled_events)
-        missed_events = [one for one in unseen if not self.stops.is_being_answered(one)]
+        missed_events = [one for one in unseen if not self.stop_requests.is_being_answered(one)]
         self._handled_events = frozenset(map(_event_key, events))
-        self.stops.handle_missed_events(missed_events)
+        self.stop_requests.handle_missed_events(missed_events)
         self.arrivals.record_arrivals([one.address.conversation for one in missed_events])

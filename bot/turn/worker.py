@@ -62,7 +62,7 @@ from bot.turn.finishing import (
     Outcome,
     QuestionAnswerer,
     TurnFinisher,
-    TurnStages,
+    TurnServices,
     has_private_response,
 )
 from bot.turn.message_groups import (
@@ -94,35 +94,37 @@ _UNEXPECTED_ERROR_NOTICE = translatable(
 class ConversationWorker:
     """Processes many conversations at the same time, but the messages of each in order."""
 
-    def __init__(self, stages: TurnStages, owner: str, leases: LeaseKeeper | None = None) -> None:
-        self._stages = stages
-        self._conversations, self._clock = stages.conversations, stages.clock
+    def __init__(
+        self, services: TurnServices, owner: str, leases: LeaseKeeper | None = None
+    ) -> None:
+        self._services = services
+        self._conversations, self._clock = services.conversations, services.clock
         self._owner = owner
-        self.leases = leases or LeaseKeeper(stages.conversations, stages.clock)
+        self.leases = leases or LeaseKeeper(services.conversations, services.clock)
         """Renews the leases of all conversations in progress."""
-        self._gate = IsolationGate(stages.clock)
+        self._gate = IsolationGate(services.clock)
         self._start_limiter = ResumeLimiter()
-        self._finisher = TurnFinisher(stages)
-        self._answers = QuestionAnswerer(stages, self._finisher)
-        self._edit_handler = EditHandler(stages)
-        self._press_handler = PressHandler(stages, self._edit_handler)
-        self._commands = CommandRunner(stages, self._edit_handler, self._answers, self._finisher)
-        stages.stops.find_events_after = self._find_later_events
+        self._finisher = TurnFinisher(services)
+        self._answerer = QuestionAnswerer(services, self._finisher)
+        self._edit_handler = EditHandler(services)
+        self._press_handler = PressHandler(services, self._edit_handler)
+        self._commands = CommandRunner(services, self._edit_handler, self._answerer, self._finisher)
+        services.stop_requests.find_events_after = self._find_later_events
 
-    def stop_after_current(self) -> None:
+    def stop_after_current_messages(self) -> None:
         """Process no messages after the current ones, because the process is shutting down."""
         self._finisher.is_stopping = True
 
     async def claim(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:
         """Claim conversations, and return the claimed ones, each with its oldest message."""
-        arrivals = self._stages.arrivals
+        arrivals = self._services.arrivals
         arrivals.watch(keys)
         claims_by_key: dict[str, ClaimedMessage] = {}
-        asked_at = self._clock.monotonic()
+        queried_at = self._clock.monotonic()
         try:
             claims = await self._conversations.claim_next(keys, self._owner, LEASE_SECONDS)
             claims_by_key = {one.claim.conversation: one for one in claims}
-            self.leases.confirm_held([one.claim for one in claims], asked_at)
+            self.leases.record_held_claims([one.claim for one in claims], queried_at)
         finally:
             arrivals.unwatch([key for key in keys if key not in claims_by_key])
         return claims_by_key
@@ -143,27 +145,27 @@ class ConversationWorker:
                 await self._conversations.release(claim)
             raise
         finally:
-            self._stages.arrivals.unwatch([claim.conversation])
+            self._services.arrivals.unwatch([claim.conversation])
 
     async def _process_or_undo(self, claim: Claim, message: InboxMessage) -> InboxMessage | None:
         group = MessageGroup(claim, message)
         try:
-            return await self._process_admitted(group)
+            return await self._process_when_admitted(group)
         except (asyncio.CancelledError, StoreError):  # not the message's fault
             with contextlib.suppress(Fenced, StoreError):
                 await self._conversations.record_attempt(claim, group.message, AttemptState.NONE)
             raise
 
-    async def _process_admitted(self, group: MessageGroup) -> InboxMessage | None:
+    async def _process_when_admitted(self, group: MessageGroup) -> InboxMessage | None:
         message = group.message
         if has_crashed_too_often(message):
-            return await self._process(group)
+            return await self._process_group(group)
         record_attempt = partial(self._conversations.record_attempt, group.claim, message)
         async with self._gate.wait_until_admitted(message, record_attempt):
             await self._start_limiter.wait_turn()
-            return await self._process(group)
+            return await self._process_group(group)
 
-    async def _process(self, group: MessageGroup) -> InboxMessage | None:
+    async def _process_group(self, group: MessageGroup) -> InboxMessage | None:
         with TurnLogContext(group.message.turn_name):
             message, started_at = group.message, self._clock.now()
             outcome, next_message = await self._handle_or_report(group)
@@ -186,13 +188,12 @@ class ConversationWorker:
         try:
             if not has_crashed_too_often(message):
                 return await self._handle_event(group)
-            own_count = message.own_crashes
-            _log.error("set_aside", turn=message.turn_name, crashes=message.crashes, own=own_count)
+            crashes, own_crashes = message.crashes, message.own_crashes
+            _log.error("set_aside", turn=message.turn_name, crashes=crashes, own=own_crashes)
             is_private = has_private_response(message)
-            finishing_with_notice = finisher.finish_with_text(
+            return "set_aside", await finisher.finish_with_text(
                 group, _CRASHED_REPEATEDLY_NOTICE, is_private=is_private
             )
-            return "set_aside", await finishing_with_notice
         except (Fenced, StoreError):
             raise
         except AlreadyNotified:
@@ -208,13 +209,13 @@ class ConversationWorker:
     async def _handle_event(self, group: MessageGroup) -> Outcome:
         finisher = self._finisher
         match group.message.incoming:
-            case IncomingMessage() as message if self._stages.is_obsolete(message):
+            case IncomingMessage() as message if self._services.is_obsolete(message):
                 return "ignored", await finisher.finish(group, TurnResult())
             case IncomingMessage() as message:
                 edits = await self._find_edits(group, message.message_id)
                 group.edited_at = edits[-1].at if edits else None
                 message = edits[-1].said if edits else message
-                if not message.is_late and self._stages.is_context_only(group.message):
+                if not message.is_late and self._services.is_context_only(group.message):
                     message = replace(message, is_late=True)
                 return await self._handle_message(group, message)
             case MessageEdit() as edit:
@@ -232,9 +233,9 @@ class ConversationWorker:
 
     async def _send_requested_text(self, group: MessageGroup, request: SayRequested) -> Outcome:
         """Send text requested through the API as the chat's character, even during a pause."""
-        if await self._stages.access.is_off(request.scopes):
+        if await self._services.access.is_off(request.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
-        active = await self._stages.resolver.resolve(request.scopes)
+        active = await self._services.resolver.resolve(request.scopes)
         spoken_result = CommandResult("", greeting=request.text, greeter=active.first.preset.name)
         return "said", await self._commands.greet(group, request.scopes, spoken_result)
 
@@ -249,7 +250,7 @@ class ConversationWorker:
 
     async def _greet(self, group: MessageGroup, arrival: ChatJoin) -> InboxMessage | None:
         """Greet a new group, or say in a reopened chat that its conversation continues."""
-        active = await self._stages.resolver.resolve(arrival.scopes)
+        active = await self._services.resolver.resolve(arrival.scopes)
         if arrival.opens_chat:
             session = await self._conversations.load_session(group.claim, _MAX_COUNTED_TURNS)
             if turns := [turn for turn in session.turns if not turn.observed]:
@@ -261,19 +262,19 @@ class ConversationWorker:
                     name=active.first.preset.character_name,
                 )
                 return await self._finisher.finish_with_text(group, text)
-        greeting_result = await self._stages.commands.greet(arrival, active)
+        greeting_result = await self._services.commands.greet(arrival, active)
         greeting_result = await self._commands.check_greeting(arrival, greeting_result)
         return await self._commands.greet(group, arrival.scopes, greeting_result)
 
     async def _handle_press(
         self, group: MessageGroup, event: ButtonPress | ReactionChange
     ) -> Outcome:
-        has_opted_out = bool(await self._stages.resolver.opted_out([event.author.id]))
+        has_opted_out = bool(await self._services.resolver.opted_out([event.author.id]))
         result: TurnResult | AskedQuestion | ChosenCommand = TurnResult()
         if isinstance(event, ButtonPress):
             button = parse_button(event)
-            needs_words = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
-            if has_opted_out and needs_words:
+            uses_own_text = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
+            if has_opted_out and uses_own_text:
                 return "withheld", await self._explain_opt_out(group, event)
             result = await self._press_handler.apply_press(group, event)
         elif not has_opted_out:
@@ -282,19 +283,19 @@ class ConversationWorker:
             request, command_result, menu = result
             return "pressed", await self._commands.finish(group, request, command_result, menu)
         if isinstance(result, AskedQuestion):
-            active = await self._stages.resolver.resolve(event.scopes)
-            return await self._answers.answer(group, result, active)
+            active = await self._services.resolver.resolve(event.scopes)
+            return await self._answerer.answer(group, result, active)
         if result.change is not None and result.change.deleted_ids:
             return "pressed", await self._finisher.finish_forgetting(group, result)
         return "pressed", await self._finisher.finish(group, result)
 
     async def _handle_edit(self, group: MessageGroup, edit: MessageEdit) -> Outcome:
-        is_refused = await self._stages.access.find_refusal(edit.said) is not None
+        is_refused = await self._services.access.find_refusal(edit.said) is not None
         author_id = edit.said.author.id
-        is_withheld = is_refused or bool(await self._stages.resolver.opted_out([author_id]))
+        is_withheld = is_refused or bool(await self._services.resolver.opted_out([author_id]))
         if is_withheld or await self._is_superseded(group, edit):
             return "superseded", await self._finisher.finish(group, TurnResult())
-        if self._stages.is_paused(group.claim.conversation):
+        if self._services.is_paused(group.claim.conversation):
             # During a pause the stored text changes, but no answer is generated.
             edit = replace(edit, said=replace(edit.said, is_late=True))
         result = await self._edit_handler.apply_edit(group, edit)
@@ -311,52 +312,56 @@ class ConversationWorker:
         """Wait a moment, then return whether a newer edit of the message has arrived."""
         if await self._find_edits(group, edit.message_id):
             return True
-        if not self._stages.stops.was_edited(edit.message_id, group.claim.conversation):
+        if not self._services.stop_requests.was_edited(edit.message_id, group.claim.conversation):
             return False
         await self._clock.sleep(_SECONDS_TO_AWAIT_NEWER_EDIT)
         return bool(await self._find_edits(group, edit.message_id))
 
     async def _find_later_events(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
         """Return the events that follow `message` and the messages gathered with it, in order."""
-        arrivals = self._stages.arrivals
+        arrivals = self._services.arrivals
         if not (message.has_messages_waiting or arrivals.has_arrived(claim.conversation)):
             return ()
         waiting_messages = await self._conversations.load_waiting(claim, _MAX_LATER_EVENTS)
         return [one.incoming for one in waiting_messages if one.id > message.newest_message.id]
 
     async def _handle_message(self, group: MessageGroup, message: IncomingMessage) -> Outcome:
-        stages = self._stages
-        active, opted_out = await stages.resolver.resolve_for_message(message)
-        readable = redact_message(message, opted_out) if opted_out else message
-        if readable is None:
+        services = self._services
+        active, opted_out_ids = await services.resolver.resolve_for_message(message)
+        readable_message = redact_message(message, opted_out_ids) if opted_out_ids else message
+        if readable_message is None:
             return "ignored", await self._finisher.finish(group, TurnResult())
-        if opted_out and isinstance(group.message.incoming, IncomingMessage):
+        if opted_out_ids and isinstance(group.message.incoming, IncomingMessage):
             # The message may have been stored before its author opted out.
-            group.message = replace(group.message, incoming=readable)
-        refusal = None if message.author_is_bot else await stages.access.find_refusal(readable)
+            group.message = replace(group.message, incoming=readable_message)
+        refusal = (
+            None if message.author_is_bot else await services.access.find_refusal(readable_message)
+        )
         if refusal is not None:
-            return "not_allowed", await self._commands.refuse_access(group, readable, refusal)
-        return await self._handle_permitted(group, readable, active)
+            return "not_allowed", await self._commands.refuse_access(
+                group, readable_message, refusal
+            )
+        return await self._handle_permitted_message(group, readable_message, active)
 
-    async def _handle_permitted(
+    async def _handle_permitted_message(
         self, group: MessageGroup, message: IncomingMessage, active: ActiveCharacters
     ) -> Outcome:
-        stages, finisher, conversations = self._stages, self._finisher, self._conversations
+        services, finisher, conversations = self._services, self._finisher, self._conversations
         message = await recognize_reply(conversations, group.claim, message)
         if isinstance(group.message.incoming, IncomingMessage) and not message.is_withheld:
-            preset, limits = active.first.preset, stages.replies.limits(message.address)
+            preset, limits = active.first.preset, services.replies.limits(message.address)
             joiner = SplitMessageJoiner(limits, preset.busy)
             message = await join_parts(group, message, joiner, conversations, self._clock)
             if message.attachments:
-                message = await stages.voice_transcriber.transcribe(message, preset.provider)
+                message = await services.voice_transcriber.transcribe(message, preset.provider)
         needs_recent_turns = active.is_group or message.in_thread
         recent_turns = await self._load_recent_turns(group.claim) if needs_recent_turns else ()
 
         decide_next = partial(self._decide_next, active, recent_turns)
         decision = await self._decide(active, recent_turns, message)
-        stages.decisions.record(message, decision)
+        services.decisions.record(message, decision)
         if isinstance(decision, Ignore | Observe) and decision.candidates:
-            await stages.explain_silence(message, describe_silence(decision))
+            await services.explain_silence(message, describe_silence(decision))
         # What was sent for a late message stays: it was answered before a database restore.
         is_timely = not message.is_late
         match decision:
@@ -373,7 +378,7 @@ class ConversationWorker:
                 return "unreadable", await self._explain_unreadable(group, message)
             case Answer(speakers):
                 question = AskedQuestion(message, speakers)
-                return await self._answers.answer(group, question, active, decide_next=decide_next)
+                return await self._answerer.answer(group, question, active, decide_next=decide_next)
 
     async def _run_command(
         self,
@@ -383,22 +388,30 @@ class ConversationWorker:
         active: ActiveCharacters,
         recent: Sequence[Turn],
     ) -> Outcome:
-        if self._stages.command_limits is not None:
-            await self._stages.command_limits.admit(message, command)
+        if self._services.command_limits is not None:
+            await self._services.command_limits.admit(message, command)
         failed_questions: Sequence[StoredTurn] = ()
         if command.name in COMMANDS_THAT_READ_HISTORY:
             recent = await self._load_recent_turns(group.claim)
             failed_questions = await self._conversations.load_failed_questions(group.claim)
-        stages = self._stages
-        stop_outcome = stages.stops.stop_outcome(message)
-        arguments = (command, message, active, recent, stages.now(), failed_questions, stop_outcome)
+        services = self._services
+        stop_outcome = services.stop_requests.stop_outcome(message)
+        arguments = (
+            command,
+            message,
+            active,
+            recent,
+            services.now(),
+            failed_questions,
+            stop_outcome,
+        )
         request = CommandRequest(*arguments, part=group.message.part_name(0))
         return await self._commands.run(group, request)
 
     async def _explain_unreadable(
         self, group: MessageGroup, message: IncomingMessage
     ) -> InboxMessage | None:
-        limits = self._stages.command_limits
+        limits = self._services.command_limits
         if limits is not None and not await limits.should_report_unreadable(message):
             return await self._finisher.finish(group, TurnResult())
         explanation = explain_unreadable_attachments(message.attachments)
@@ -410,19 +423,21 @@ class ConversationWorker:
         """Tell people who opted out that they are ignored. In groups, do so only now and then."""
         name = f"off:{event.address.channel}:{event.author.id}"
         needs_response = event.is_private or event.interaction is not None
-        if needs_response or await self._stages.notices.is_due(name, _SECONDS_BETWEEN_OFF_NOTICES):
+        if needs_response or await self._services.notice_limiter.is_due(
+            name, _SECONDS_BETWEEN_OFF_NOTICES
+        ):
             return await self._finisher.finish_with_text(group, OPTED_OUT_NOTICE, is_private=True)
         return await self._finisher.finish(group, TurnResult())
 
     async def _decide(
         self, active: ActiveCharacters, recent_turns: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
-        stages = self._stages
-        if stages.stops.was_deleted(message):
+        services = self._services
+        if services.stop_requests.was_deleted(message):
             return Ignore()
-        decision = decide(message, active, recent_turns, dice=stages.dice, now=stages.now())
+        decision = decide(message, active, recent_turns, dice=services.dice, now=services.now())
         if isinstance(decision, Observe) and message.wake is None:
-            may_observe = await stages.resolver.may_observe(message.scopes)
+            may_observe = await services.resolver.may_observe(message.scopes)
             return decision if may_observe else Ignore(decision.candidates)
         return decision
 
@@ -430,11 +445,11 @@ class ConversationWorker:
         self, active: ActiveCharacters, recent_turns: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         """Decide whether the current answer also covers this later message."""
-        opted_out = await self._stages.resolver.opted_out([message.author.id])
-        readable_message = redact_message(message, opted_out)
+        opted_out_ids = await self._services.resolver.opted_out([message.author.id])
+        readable_message = redact_message(message, opted_out_ids)
         if readable_message is None:
             return Ignore()
-        if await self._stages.access.find_refusal(readable_message) is None:
+        if await self._services.access.find_refusal(readable_message) is None:
             return await self._decide(active, recent_turns, readable_message)
         # A message that addresses the bot is not gathered; it is refused when its turn comes.
         return Ignore() if message.wake is None else Unreadable(())

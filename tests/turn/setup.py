@@ -189,10 +189,12 @@ class Setup(Delivery):
             database, self.clock, SenderIdentity(owner, 0)
         )
         pipeline = container.pipeline
-        tools = replace(pipeline.models.tools, random_number=dice)
-        requests = replace(pipeline.models, tools=tools)
-        container.pipeline = replace(pipeline, dice=dice, models=requests)
-        container.stages = replace(container.stages, dice=dice, memories=[self.memory])
+        tools = replace(pipeline.model_requests.tools, draw_random=dice)
+        requests = replace(pipeline.model_requests, tools=tools)
+        container.pipeline = replace(pipeline, dice=dice, model_requests=requests)
+        container.turn_services = replace(
+            container.turn_services, dice=dice, memories=[self.memory]
+        )
         self.container = container
         self.worker = container.worker
         self.inbox = container.inbox

@@ -80,7 +80,7 @@ async def test_all_messages_restart_immediately_after_one_crash(setup: GateSetup
     assert setup.attempts == {"a": [], "b": [], "c": []}
 
 
-async def test_message_that_crashed_once_counts_as_alone_until_another_starts(
+async def test_message_that_crashed_once_is_recorded_as_alone_until_another_starts(
     setup: GateSetup,
 ) -> None:
     await setup.start("a", crashes=1)

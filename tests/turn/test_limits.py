@@ -240,7 +240,7 @@ TOLD = f"⚠ {EXCESS.format(wait=1800)}"
 
 @pytest.fixture
 def setup(database: Database, clock: FakeClock) -> Setup:
-    limits = CommandLimits(InProcessRateLimits(clock), per_person=2, seconds=3600)
+    limits = CommandLimits(InProcessRateLimits(clock), commands_per_person=2, seconds=3600)
     return Setup(database, ["one"], ["two"], ["three"], clock=clock, command_limits=limits)
 
 

@@ -44,7 +44,7 @@ def question(text: str, key: str, wake: WakeReason | None = WakeReason.DM) -> In
     return make_incoming(text, key=key, wake=wake)
 
 
-async def test_questions_during_a_pause_get_a_notice_and_become_background(
+async def test_questions_during_a_pause_get_a_notice_and_are_kept_as_background(
     database: Database,
 ) -> None:
     setup = PausedSetup(database, backend=FakeBackend(["the answer"]))

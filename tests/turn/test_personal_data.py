@@ -325,7 +325,7 @@ async def test_opting_out_is_the_only_setting_that_survives_forget_me(
     assert "hello?" not in asked(setup)
 
 
-async def test_people_writing_as_a_group_cannot_choose_consent(database: Database) -> None:
+async def test_people_writing_as_a_group_cannot_give_or_refuse_consent(database: Database) -> None:
     setup = Setup(database)
     await setup.say(said("/settings me perhaps", "5:1"))
     assert setup.texts[-1].startswith("⚠ Use /settings me off, here")

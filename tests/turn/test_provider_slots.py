@@ -211,7 +211,7 @@ def percentile(values: Sequence[float], place: int) -> float:
     return quantiles(values, n=100)[place - 1]
 
 
-async def test_chat_leaves_one_slot_more_than_other_chats_recently_used() -> None:
+async def test_chat_leaves_one_more_free_slot_than_other_chats_recently_used() -> None:
     async with requests(limit=8) as made:
         held = [made.slots.hold("p", StopFlag(), lambda _: None, chat=f"{one}") for one in "abc"]
         async with contextlib.AsyncExitStack() as stack:

@@ -151,7 +151,7 @@ async def test_each_character_recalls_only_what_it_witnessed(database: Database)
 
 
 @pytest.mark.parametrize("choice", [Consent.HERE, Consent.SERVER, Consent.OFF])
-async def test_consent_chosen_in_a_chat_applies_to_memories(
+async def test_consent_given_in_a_chat_applies_to_memories(
     database: Database, choice: Consent
 ) -> None:
     setup = make_setup(database, *(["Yes."] for _ in range(4)))

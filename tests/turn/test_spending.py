@@ -38,7 +38,7 @@ async def test_receipt_records_the_cost_and_who_asked(database: Database) -> Non
     assert receipt.prompt.max_output_tokens is None  # nothing is limited
 
 
-async def test_cost_of_a_model_without_a_price_is_not_known(database: Database) -> None:
+async def test_cost_of_a_model_without_a_price_is_unknown(database: Database) -> None:
     setup = make_setup(database, ["Hi.", DONE], preset={"provider": "q"})
     await setup.say("hello")
     assert await costs(database) == [None]

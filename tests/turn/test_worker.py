@@ -126,7 +126,7 @@ async def test_stopping_worker_starts_no_further_message(database: Database) -> 
     go_on = asyncio.Event()
     setup = Setup(database, [go_on, "one"], ["two"])
     async with answering(setup, "a", "b") as worker:
-        setup.worker.stop_after_current()
+        setup.worker.stop_after_current_messages()
         go_on.set()
         await worker
     assert setup.texts == ["one"]
@@ -326,16 +326,16 @@ async def test_claim_counts_as_held_for_half_a_lease_after_its_last_confirmation
     database: Database,
 ) -> None:
     setup = HeldLeases(database)
-    setup.keeper.confirm_held([ONE, TWO], setup.clock.monotonic())
+    setup.keeper.record_held_claims([ONE, TWO], setup.clock.monotonic())
     workers = [asyncio.create_task(setup.work(claim)) for claim in (ONE, TWO)]
     await setup.clock.advance(LEASE_SECONDS / 3)
     setup.leases.lost = {TWO}
     keeping = asyncio.create_task(setup.keeper.run())
     await setup.clock.advance(LEASE_SECONDS / 3)
-    assert [setup.keeper.outlasts_request(claim) for claim in (ONE, TWO)] == [True, False]
+    assert [setup.keeper.is_safely_held(claim) for claim in (ONE, TWO)] == [True, False]
     setup.leases.is_down = True  # or this process stands still
     await setup.clock.advance(LEASE_SECONDS / 2)
-    assert not setup.keeper.outlasts_request(ONE)
+    assert not setup.keeper.is_safely_held(ONE)
     setup.end.set()
     keeping.cancel()
     await asyncio.wait([*workers, keeping])

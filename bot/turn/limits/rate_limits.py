@@ -76,7 +76,7 @@ _SECONDS_BETWEEN_NOTICES = 60.0
 class NoticeLimiter:
     """Limits how often the same notice is shown."""
 
-    rates: RateLimits
+    rate_limits: RateLimits
 
     async def is_due_in_channel(self, channel: str) -> bool:
         """Return whether a channel may get a notice: at most one per minute, of any kind."""
@@ -84,7 +84,7 @@ class NoticeLimiter:
 
     async def is_due(self, name: str, seconds: float) -> bool:
         """Return whether the notice `name` may be shown: at most once in `seconds`."""
-        return await self.rates.take([Rate(f"told:{name}", 1, seconds)]) <= 0
+        return await self.rate_limits.take([Rate(f"told:{name}", 1, seconds)]) <= 0
 
 
 _log = structlog.get_logger(__name__)
@@ -96,19 +96,21 @@ _SECONDS_BETWEEN_ANSWER_NOTICES = 600.0
 class AnswerLimits:
     """Limits the rate of answers per person and channel, before any work is done."""
 
-    rates: RateLimits
+    rate_limits: RateLimits
     clock: Clock
     settings: LimitSettings
 
     def __post_init__(self) -> None:
-        self._notices = NoticeLimiter(self.rates)
+        self._notice_limiter = NoticeLimiter(self.rate_limits)
 
-    async def admit(self, message: IncomingMessage, stop: StopFlag) -> tuple[bool, Text | None]:
+    async def admit(
+        self, message: IncomingMessage, stop_flag: StopFlag
+    ) -> tuple[bool, Text | None]:
         """Wait for the rate limit; return whether to answer, and a notice of the limit if due."""
         rates = self._applicable_rates(message)
         if not rates or await self._admits_any_asker(message):
             return True, None
-        wait_seconds = await self.rates.take(rates, _MAX_WAIT_SECONDS)
+        wait_seconds = await self.rate_limits.take(rates, _MAX_WAIT_SECONDS)
         if wait_seconds <= 0:
             return True, None
         is_refused = wait_seconds > _MAX_WAIT_SECONDS
@@ -116,33 +118,35 @@ class AnswerLimits:
         conversation, by = message.address.conversation, message.charged_person_id
         _log.info("over_rate_limit", conversation=conversation, by=by, seconds=wait_seconds)
         notice = await self._limit_notice(message, rates, wait_seconds, is_refused=is_refused)
-        if not is_refused and not stop.is_requested:
-            with stop.stoppable_block():
+        if not is_refused and not stop_flag.is_requested:
+            with stop_flag.stoppable_block():
                 await self.clock.sleep(wait_seconds)
         return not is_refused, notice
 
     async def _admits_any_asker(self, message: IncomingMessage) -> bool:
         """Charge the answer to the newest asker below the limit; return whether there is one."""
         charged_person_ids = message.charged_person_ids
-        for person in charged_person_ids if len(charged_person_ids) > 1 else ():
-            if await self.rates.take(self._applicable_rates(message, person)) <= 0:
+        for person_id in charged_person_ids if len(charged_person_ids) > 1 else ():
+            if await self.rate_limits.take(self._applicable_rates(message, person_id)) <= 0:
                 return True
         return False
 
     async def admits_voice(self, message: IncomingMessage) -> bool:
         """Count a voice message like an answer, and return whether it may be transcribed."""
         rates = [replace(one, key=f"voice:{one.key}") for one in self._applicable_rates(message)]
-        if not rates or await self.rates.take(rates) <= 0:
+        if not rates or await self.rate_limits.take(rates) <= 0:
             return True
         LIMITED_MESSAGES.labels("voice").inc()
         conversation, by = message.address.conversation, message.author.id
         _log.info("over_rate_limit", conversation=conversation, by=by, what="voice")
         return False
 
-    def _applicable_rates(self, message: IncomingMessage, person: str | None = None) -> list[Rate]:
+    def _applicable_rates(
+        self, message: IncomingMessage, person_id: str | None = None
+    ) -> list[Rate]:
         """Return the rate limits of the person and of the channel."""
         max_answers_by_key = {
-            f"person:{person or message.charged_person_id}": self.settings.answers_per_person,
+            f"person:{person_id or message.charged_person_id}": self.settings.answers_per_person,
             f"channel:{message.address.channel}": self.settings.answers_per_channel,
         }
         seconds = self.settings.seconds
@@ -151,7 +155,9 @@ class AnswerLimits:
     async def _limit_notice(
         self, message: IncomingMessage, rates: list[Rate], wait_seconds: float, *, is_refused: bool
     ) -> Text | None:
-        if not await self._notices.is_due(message.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES):
+        if not await self._notice_limiter.is_due(
+            message.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES
+        ):
             return None
         lowest_limit, seconds = min(rate.count for rate in rates), f"{self.settings.seconds:g}"
         rule_sentence = translatable_count(
@@ -167,11 +173,11 @@ class AnswerLimits:
                 rule=rule_sentence,
                 wait=max(1, round(wait_seconds)),
             )
-        interval = max(rate.interval_seconds for rate in rates)
+        interval_seconds = max(rate.interval_seconds for rate in rates)
         return translatable(
             "⏳ {rule} I will answer all of them, but more slowly: one every {interval} s.",
             rule=rule_sentence,
-            interval=f"{interval:g}",
+            interval=f"{interval_seconds:g}",
         )
 
 
@@ -188,34 +194,34 @@ _UNLIMITED_ACTIONS = frozenset(
 class CommandLimits:
     """Limits the rate of each person's commands and presses, across all channels."""
 
-    rates: RateLimits
+    rate_limits: RateLimits
     _: KW_ONLY
-    per_person: int
+    commands_per_person: int
     """The burst size: how many commands and presses are allowed at once."""
     seconds: float
     """The time in which a used-up burst refills."""
 
     def __post_init__(self) -> None:
-        self._notices = NoticeLimiter(self.rates)
+        self._notice_limiter = NoticeLimiter(self.rate_limits)
 
     @classmethod
-    def from_settings(cls, rates: RateLimits, settings: LimitSettings) -> "CommandLimits":
+    def from_settings(cls, rate_limits: RateLimits, settings: LimitSettings) -> "CommandLimits":
         """Allow two commands or presses per allowed answer, but at least 30 in 30 s."""
         count, seconds = _COMMANDS_PER_ANSWER * settings.answers_per_person, settings.seconds
         if count / seconds < _MIN_COMMANDS / _SECONDS_FOR_MIN_COMMANDS:
             count, seconds = _MIN_COMMANDS, _SECONDS_FOR_MIN_COMMANDS
-        return cls(rates, per_person=count, seconds=seconds)
+        return cls(rate_limits, commands_per_person=count, seconds=seconds)
 
     async def admit(self, message: IncomingMessage, command: Command) -> None:
         """Count a command; over the limit, raise `UserError`, or `AlreadyNotified` on repeats."""
         if command.name == "stop":
             return
-        kind = "deletions" if command.name == "forget" else "commands"
-        refusal = await self._limit_refusal(message, kind)
+        request_kind = "deletions" if command.name == "forget" else "commands"
+        refusal = await self._limit_refusal(message, request_kind)
         if refusal is None:
             return
         # Only a native command waits for its own response.
-        if message.interaction is not None or await self._notices.is_due_in_channel(
+        if message.interaction is not None or await self._notice_limiter.is_due_in_channel(
             message.address.channel
         ):
             raise UserError(refusal)
@@ -225,9 +231,11 @@ class CommandLimits:
         """Return whether to tell an author that the message has no readable content."""
         kinds = ",".join(sorted({one.kind for one in message.attachments}))
         notice_name = f"unreadable:{message.address.channel}:{message.author.id}:{kinds}"
-        should_report = await self._notices.is_due(notice_name, _SECONDS_BETWEEN_UNREADABLE_NOTICES)
+        should_report = await self._notice_limiter.is_due(
+            notice_name, _SECONDS_BETWEEN_UNREADABLE_NOTICES
+        )
         if should_report and not message.is_private:
-            should_report = await self._notices.is_due_in_channel(message.address.channel)
+            should_report = await self._notice_limiter.is_due_in_channel(message.address.channel)
         if not should_report:
             LIMITED_MESSAGES.labels("unreadable").inc()
         return should_report
@@ -239,18 +247,18 @@ class CommandLimits:
             return None
         return await self._limit_refusal(press, "commands")
 
-    async def _limit_refusal(self, request: Request, kind: str) -> Text | None:
-        rate = Rate(f"{kind}:{request.author.id}", self.per_person, self.seconds)
-        wait_seconds = await self.rates.take([rate])
+    async def _limit_refusal(self, request: Request, request_kind: str) -> Text | None:
+        rate = Rate(f"{request_kind}:{request.author.id}", self.commands_per_person, self.seconds)
+        wait_seconds = await self.rate_limits.take([rate])
         if wait_seconds <= 0:
             return None
-        LIMITED_MESSAGES.labels(kind).inc()
+        LIMITED_MESSAGES.labels(request_kind).inc()
         conversation, by = request.address.conversation, request.author.id
-        _log.info("over_rate_limit", conversation=conversation, by=by, what=kind)
+        _log.info("over_rate_limit", conversation=conversation, by=by, what=request_kind)
         rule = translatable_count(
             "That is more than one command or button in {seconds} s.",
             "That is more than {count} commands or buttons in {seconds} s.",
-            self.per_person,
+            self.commands_per_person,
             seconds=f"{self.seconds:g}",
         )
         wait_seconds = max(1, round(wait_seconds))

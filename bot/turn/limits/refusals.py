@@ -36,7 +36,7 @@ _log = structlog.get_logger(__name__)
 class OperatorNotices:
     """Sends private messages to operators, about the same problem at most every six hours."""
 
-    notices: NoticeLimiter
+    notice_limiter: NoticeLimiter
     operators: Sequence[str] = ()
     """The ids of the people in `TROUPE_ADMINS`."""
     surfaces: Mapping[str, Surface] = field(default_factory=dict)
@@ -56,11 +56,15 @@ class OperatorNotices:
         )
         notice_name = f"fallback:{preset.provider}/{preset.model}"
         if self._operators_to_notify(message):
-            is_due = await self.notices.is_due(notice_name, _SECONDS_BETWEEN_NOTICES)
+            is_due = await self.notice_limiter.is_due(notice_name, _SECONDS_BETWEEN_NOTICES)
             if not is_due or await self._send_to_operators(message, text):
                 return None
         notice_name = f"{notice_name}:{message.address.conversation}"
-        return text if await self.notices.is_due(notice_name, _SECONDS_BETWEEN_NOTICES) else None
+        return (
+            text
+            if await self.notice_limiter.is_due(notice_name, _SECONDS_BETWEEN_NOTICES)
+            else None
+        )
 
     def _operators_to_notify(self, message: IncomingMessage) -> list[str]:
         if message.address.source not in self.private_chats:
@@ -178,48 +182,48 @@ class QueueLimit:
     arrivals: ArrivalSignals
     replies: LiveReplies
     clock: Clock
-    max_waiting: int
+    max_waiting_messages: int
     """The maximum number of waiting messages in a conversation."""
 
     @contextlib.asynccontextmanager
     async def refuse_excess_messages(
-        self, group: MessageGroup, max_gathered: int
+        self, group: MessageGroup, max_gathered_messages: int
     ) -> AsyncIterator[None]:
         """During the block, refuse the newest waiting messages over the limit."""
         check_tasks: list[asyncio.Task[None]] = []
-        max_waiting = max(self.max_waiting, max_gathered)
-        has_arrived, conversation = group.message.has_messages_waiting, group.claim.conversation
+        max_waiting_messages = max(self.max_waiting_messages, max_gathered_messages)
+        has_messages, conversation = group.message.has_messages_waiting, group.claim.conversation
 
         async def refuse_until_quiet() -> None:
-            nonlocal has_arrived
-            while has_arrived:
+            nonlocal has_messages
+            while has_messages:
                 await self.clock.sleep(_CHECK_DELAY_SECONDS)
-                has_arrived = False
+                has_messages = False
                 try:
-                    await self._refuse_newest(group, max_waiting)
+                    await self._refuse_newest_messages(group, max_waiting_messages)
                 except (Fenced, StoreError) as error:  # `finish` reports it
                     _log.warning("queue_limit_not_enforced", reason=str(error))
 
         def on_arrival() -> None:
-            nonlocal has_arrived
-            has_arrived = True
+            nonlocal has_messages
+            has_messages = True
             if not check_tasks or check_tasks[-1].done():
                 task_name = f"limit: {conversation}"
                 check_tasks[:] = [asyncio.create_task(refuse_until_quiet(), name=task_name)]
 
         unsubscribe = self.arrivals.subscribe(conversation, on_arrival)
         try:
-            if has_arrived:
+            if has_messages:
                 on_arrival()
             yield
         finally:
             unsubscribe()
             await cancel_and_wait(check_tasks)
 
-    async def _refuse_newest(self, group: MessageGroup, max_waiting: int) -> None:
+    async def _refuse_newest_messages(self, group: MessageGroup, max_waiting_messages: int) -> None:
         refused_ids = {one.id for one in group.message.refused_messages}
-        max_loaded = max_waiting + len(refused_ids) + _MAX_REFUSED_AT_ONCE
-        later_messages = await self.conversations.load_after(group.claim, group.message, max_loaded)
+        max_count = max_waiting_messages + len(refused_ids) + _MAX_REFUSED_AT_ONCE
+        later_messages = await self.conversations.load_after(group.claim, group.message, max_count)
         waiting_questions = [
             (one, one.incoming)
             for one in later_messages
@@ -227,7 +231,7 @@ class QueueLimit:
             and isinstance(one.incoming, IncomingMessage)
             and _is_question(one.incoming)
         ]
-        for message, incoming in waiting_questions[max_waiting:]:
+        for message, incoming in waiting_questions[max_waiting_messages:]:
             LIMITED_MESSAGES.labels("queue_full").inc()
             if incoming.interaction is not None:
                 # Send the response immediately, because it does not delay an answer.

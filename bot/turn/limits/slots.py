@@ -18,7 +18,7 @@ from bot.runtime.in_process import BoundedDict, InProcessSignals
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
 
-_MAX_CHATS_REMEMBERED = 1000
+_MAX_REMEMBERED_CHATS = 1000
 
 
 class Urgency(IntEnum):
@@ -53,7 +53,7 @@ class SlotRequest:
         return f"{self.provider} of {self.chat}"
 
     @property
-    def is_shared(self) -> bool:
+    def counts_against_quota(self) -> bool:
         """Whether the request counts against its chat's quota of the provider's slots."""
         return bool(self.chat) and self.limit >= MIN_SHARED_SLOTS
 
@@ -63,7 +63,7 @@ class SlotQueue:
 
     def __init__(self) -> None:
         self._waiting_requests: list[SlotRequest] = []
-        self._served_at = BoundedDict[str, int](_MAX_CHATS_REMEMBERED)  # in numbers of `_count`
+        self._served_at = BoundedDict[str, int](_MAX_REMEMBERED_CHATS)  # in numbers of `_count`
         self._full_chats: set[str] = set()
         self._count = 0
 
@@ -81,15 +81,15 @@ class SlotQueue:
         self._waiting_requests.remove(request)
         self._full_chats.discard(request.chat)  # so that another request of the chat tries again
         if is_served:
-            self._set_served(request.chat)
+            self._set_served_at(request.chat)
         self._select_next()
 
-    def record_served(self, chat: str) -> None:
+    def record_served_chat(self, chat: str) -> None:
         """Record that a chat got a slot in any process, so that other chats go first."""
-        self._set_served(chat)
+        self._set_served_at(chat)
         self._select_next()
 
-    def _set_served(self, chat: str) -> None:
+    def _set_served_at(self, chat: str) -> None:
         self._count += 1
         self._served_at[chat] = self._count
 
@@ -98,7 +98,7 @@ class SlotQueue:
         request.has_waited_too_long = True
         request.may_try.set()
 
-    def set_full(self, chat: str, *, is_full: bool) -> None:
+    def set_chat_full(self, chat: str, *, is_full: bool) -> None:
         """Record whether a chat has used up its quota. If so, other chats go first."""
         if is_full:
             self._full_chats.add(chat)
@@ -134,7 +134,7 @@ _MAX_MISSED_POLLS = 5
 """A process that misses this many checks in a row loses its place in line."""
 _MAX_WAIT_SECONDS = 60.0
 _QUEUE_LEASE_SECONDS = _MAX_WAIT_SECONDS + 30.0
-_UNLIMITED_WAITING = 1_000_000
+_UNLIMITED_QUEUE_LENGTH = 1_000_000
 _BUSY_NOTICE = translatable("Too many people are asking at once. Please try again in a minute.")
 
 
@@ -142,7 +142,7 @@ _BUSY_NOTICE = translatable("Too many people are asking at once. Please try agai
 class ProviderSlots:
     """Limits concurrent requests per provider; others wait by urgency, and fairly between chats."""
 
-    rates: RateLimits
+    rate_limits: RateLimits
     clock: Clock
     limits: Mapping[str, int]
     """The maximum number of concurrent requests, by provider; others are unlimited."""
@@ -161,7 +161,7 @@ class ProviderSlots:
         """Events that make waiting requests check for a free slot, by provider."""
         self._chat_shares = {name: ChatShares(self.clock, one) for name, one in self.limits.items()}
         self._process = secrets.token_hex(8)  # identifies this process as a `WaitingProcess`
-        self.signals.subscribe(FREED_SLOTS_TOPIC, self._wake_waiting)
+        self.signals.subscribe(FREED_SLOTS_TOPIC, self._wake_waiting_requests)
         self.signals.subscribe(TAKEN_SLOTS_TOPIC, self._record_taken_slots)
 
     def waiting_count(self, provider: str) -> int:
@@ -172,7 +172,7 @@ class ProviderSlots:
     async def hold(
         self,
         provider: str,
-        stop: StopFlag,
+        stop_flag: StopFlag,
         show_position: Callable[[QueuePosition], None],
         *,
         chat: str = "",
@@ -185,51 +185,53 @@ class ProviderSlots:
             return
         request = SlotRequest(provider, limit, chat, urgency)
         try:
-            if not stop.is_requested:
-                with stop.stoppable_block():
-                    await self._acquire(request, show_position)
+            if not stop_flag.is_requested:
+                with stop_flag.stoppable_block():
+                    await self._acquire_slot(request, show_position)
             yield
         finally:
-            await self.rates.release_slot(request.provider, request.holder)
-            if request.is_shared:
-                await self.rates.release_slot(request.chat_key, request.holder)
+            await self.rate_limits.release_slot(request.provider, request.holder)
+            if request.counts_against_quota:
+                await self.rate_limits.release_slot(request.chat_key, request.holder)
             self.signals.publish(FREED_SLOTS_TOPIC, [request.provider])
 
-    def _wake_waiting(self, providers: Sequence[str]) -> None:
+    def _wake_waiting_requests(self, providers: Sequence[str]) -> None:
         for provider in providers:
             for wake_event in self._wake_events.get(provider, ()):
                 wake_event.set()
 
     def _record_taken_slots(self, signals: Sequence[str]) -> None:
         for one in signals:
-            provider, slots_of_others, chat = one.split(" ", 2)
+            provider, other_slot_count, chat = one.split(" ", 2)
             if provider in self._chat_shares:  # other processes may have other providers
-                self._chat_shares[provider].record_slot_use(chat, int(slots_of_others))
-                self._queues[provider].record_served(chat)
+                self._chat_shares[provider].record_slot_use(chat, int(other_slot_count))
+                self._queues[provider].record_served_chat(chat)
 
-    async def _acquire(
+    async def _acquire_slot(
         self, request: SlotRequest, show_position: Callable[[QueuePosition], None]
     ) -> None:
         queue = self._queues[request.provider]
         queue.add(request)
         has_slot = False
         try:
-            has_slot = request.may_try.is_set() and await self._try_acquire(request)
+            has_slot = request.may_try.is_set() and await self._try_acquire_slot(request)
             if not has_slot:
-                async with self._counted_as_waiting(request) as waiting_elsewhere:
-                    if (position := queue.find_position(request) + waiting_elsewhere) > 1:
+                async with self._count_waiting_request(request) as waiting_elsewhere_count:
+                    if (position := queue.find_position(request) + waiting_elsewhere_count) > 1:
                         show_position(QueuePosition(position, None))
-                    await self._wait(request)
+                    await self._wait_until_acquired(request)
                 has_slot = True
         finally:
             queue.remove(request, is_served=has_slot)
 
     @contextlib.asynccontextmanager
-    async def _counted_as_waiting(self, request: SlotRequest) -> AsyncIterator[int]:
+    async def _count_waiting_request(self, request: SlotRequest) -> AsyncIterator[int]:
         """Count a request as waiting, and yield how many requests wait in other processes."""
-        key, cap = f"{request.provider} waiting", self.max_waiting or _UNLIMITED_WAITING
+        key, cap = f"{request.provider} waiting", self.max_waiting or _UNLIMITED_QUEUE_LENGTH
         try:
-            count = await self.rates.acquire_slot(key, cap, request.holder, _QUEUE_LEASE_SECONDS)
+            count = await self.rate_limits.acquire_slot(
+                key, cap, request.holder, _QUEUE_LEASE_SECONDS
+            )
             if not count:
                 raise BackendUnavailable(
                     f"{cap} requests wait for provider {request.provider!r}; raise"
@@ -246,15 +248,15 @@ class ProviderSlots:
             finally:
                 self._waiting_counts[request.provider] -= 1
         finally:  # after a cancellation it may still be counted
-            await self.rates.release_slot(key, request.holder)
+            await self.rate_limits.release_slot(key, request.holder)
 
-    async def _wait(self, request: SlotRequest) -> None:
+    async def _wait_until_acquired(self, request: SlotRequest) -> None:
         queue = self._queues[request.provider]
         cancel = self.clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.allow_last_try(request))
         try:
             while True:
                 await request.may_try.wait()
-                if await self._try_acquire(request):
+                if await self._try_acquire_slot(request):
                     return
                 if request.has_waited_too_long:
                     raise BackendUnavailable(
@@ -263,7 +265,7 @@ class ProviderSlots:
                         _BUSY_NOTICE,
                     )
                 await self._wait_for_free_slot(request.provider)
-                queue.set_full(request.chat, is_full=False)
+                queue.set_chat_full(request.chat, is_full=False)
         finally:
             cancel()
 
@@ -277,19 +279,23 @@ class ProviderSlots:
             del wake_events[wake_event]
             cancel_timer()
 
-    async def _try_acquire(self, request: SlotRequest) -> bool:
+    async def _try_acquire_slot(self, request: SlotRequest) -> bool:
         provider, holder, lease = request.provider, request.holder, self.lease_seconds
         chat_shares = self._chat_shares[provider]
         waiter = WaitingProcess(self._process, request.urgency, _POLL_SECONDS * _MAX_MISSED_POLLS)
-        used_slots = await self.rates.acquire_slot(provider, request.limit, holder, lease, waiter)
-        if not used_slots or not request.is_shared:
-            return bool(used_slots)
-        if chat_shares.may_take_slot(request.chat, request.limit - used_slots + 1):
+        used_slot_count = await self.rate_limits.acquire_slot(
+            provider, request.limit, holder, lease, waiter
+        )
+        if not used_slot_count or not request.counts_against_quota:
+            return bool(used_slot_count)
+        if chat_shares.may_take_slot(request.chat, request.limit - used_slot_count + 1):
             quota = chat_shares.slot_quota(request.chat)
-            if used := await self.rates.acquire_slot(request.chat_key, quota, holder, lease):
-                signal = f"{provider} {used_slots - used} {request.chat}"
+            if chat_slot_count := await self.rate_limits.acquire_slot(
+                request.chat_key, quota, holder, lease
+            ):
+                signal = f"{provider} {used_slot_count - chat_slot_count} {request.chat}"
                 self.signals.publish(TAKEN_SLOTS_TOPIC, [signal])
                 return True
-        await self.rates.release_slot(provider, holder)
-        self._queues[provider].set_full(request.chat, is_full=True)
+        await self.rate_limits.release_slot(provider, holder)
+        self._queues[provider].set_chat_full(request.chat, is_full=True)
         return False

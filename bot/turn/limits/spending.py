@@ -89,7 +89,7 @@ class Spending:
     """Providers by name, with the prices of their models."""
     clock: Clock
     budgets: Budgets
-    notices: NoticeLimiter
+    notice_limiter: NoticeLimiter
     rules: BudgetRules = _NO_BUDGET_RULES
 
     @contextlib.asynccontextmanager
@@ -161,10 +161,10 @@ class Spending:
         if not self._has_limits(preset):
             return []
         channel_owners = _budget_owners(message.scopes, server_scope(message))
-        first_person, *other_people = message.charged_person_ids
-        caps = self._build_caps(preset, {BudgetKind.PERSON: first_person, **channel_owners})
+        first_person_id, *other_person_ids = message.charged_person_ids
+        caps = self._build_caps(preset, {BudgetKind.PERSON: first_person_id, **channel_owners})
         person_caps = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
-        return caps + [replace(cap, owner=one) for one in other_people for cap in person_caps]
+        return caps + [replace(cap, owner=one) for one in other_person_ids for cap in person_caps]
 
     def channel_caps(self, scopes: Sequence[str], preset: Preset) -> list[BudgetCap]:
         """Return the budgets that apply to every answer in a channel with these scopes."""
@@ -206,11 +206,11 @@ class Spending:
     async def cheaper_model_notice(self, message: IncomingMessage) -> Text | None:
         """Return the notice that a cheaper model answers, or None if it was shown recently."""
         notice_name = f"budget:{message.address.conversation}"
-        if not await self.notices.is_due(notice_name, _SECONDS_BETWEEN_NOTICES):
+        if not await self.notice_limiter.is_due(notice_name, _SECONDS_BETWEEN_NOTICES):
             return None
         return translatable("⚠ A budget is used up, so a cheaper model is answering for now.")
 
-    def describe_used_up(self, cap: BudgetCap) -> Text:
+    def describe_used_up_budget(self, cap: BudgetCap) -> Text:
         """Return a text saying which budget is used up and when it is renewed."""
         now = self.clock.utc_now()
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
@@ -245,15 +245,15 @@ class Spending:
         """Reserve an amount in the shared budgets and in one asker's, or raise `BudgetUsedUp`."""
         person_ids = dict.fromkeys(cap.owner for cap in caps if cap.kind is BudgetKind.PERSON)
         exceeded_cap, shared_caps = None, [cap for cap in caps if cap.kind is not BudgetKind.PERSON]
-        for person in person_ids or [""]:
-            reserved_caps = [*shared_caps, *(cap for cap in caps if cap.owner == person)]
+        for person_id in person_ids or [""]:
+            reserved_caps = [*shared_caps, *(cap for cap in caps if cap.owner == person_id)]
             exceeded_cap = await self.budgets.reserve(reserved_caps, amount)
             if exceeded_cap is None:
                 return reserved_caps
             if exceeded_cap in shared_caps:
                 break
         assert exceeded_cap is not None  # noqa: S101 -- there is one person at least
-        raise BudgetUsedUp(self.describe_used_up(exceeded_cap))
+        raise BudgetUsedUp(self.describe_used_up_budget(exceeded_cap))
 
 
 def _budget_owners(scopes: Sequence[str], server: str | None) -> dict[BudgetKind, str | None]:
@@ -326,4 +326,4 @@ class BudgetedSummaries:
 
 
 def _ignore_position(_position: object) -> None:
-    """Show no queue position for a summary."""
+    """Ignore the queue position of a summary, which is not shown."""

@@ -177,7 +177,7 @@ async def test_first_private_message_arrives_once_and_changes_no_other_message(
 async def test_ephemeral_commands_over_the_limit_get_private_answers(
     database: Database, telegram: TgWire
 ) -> None:
-    limits = CommandLimits(InProcessRateLimits(SystemClock()), per_person=2, seconds=3600)
+    limits = CommandLimits(InProcessRateLimits(SystemClock()), commands_per_person=2, seconds=3600)
     async with opened_chats(database, telegram, command_limits=limits) as chats:
         for _ in range(4):
             use = Use("/context", MEMBER, is_ephemeral=True, is_late=False)
