@@ -47,8 +47,8 @@ In a new process on SQLite, the message also enters these after the inbox, in th
     replying/filters.py telemetry/secret_masker.py telemetry/metrics.py markup/graphemes.py
     storage/receipts.py storage/finishing.py runtime/http_client.py
 
-`ports.py` holds every interface, `chat/` the values that travel, `service/container.py` puts all of
-it together and `service/run.py` runs it.
+`ports.py` holds every interface, `chat/` the values that they exchange, `service/container.py` puts
+all of it together and `service/run.py` runs it.
 
 Glossary:
 

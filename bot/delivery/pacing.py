@@ -70,7 +70,7 @@ class CallQueue:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._running_checks = Counter[str]()  # by source, like the next four
+        self._running_check_counts = Counter[str]()  # by source, like the next four
         self._waiting_events: defaultdict[str, dict[str, asyncio.Event]] = defaultdict(dict)
         """By source and lane: the event to set when a waiting call is first in the queue."""
         self._blocked_until: dict[str, float] = {}
@@ -82,11 +82,11 @@ class CallQueue:
     @contextmanager
     def count_check(self, source: str) -> Iterator[None]:
         """Count a check of the rate limit as running during the block."""
-        self._running_checks[source] += 1
+        self._running_check_counts[source] += 1
         try:
             yield
         finally:
-            self._running_checks[source] -= 1
+            self._running_check_counts[source] -= 1
 
     def has_waiting_calls(self, source: str) -> bool:
         """Return whether any call of a bot is waiting in this process."""
@@ -122,7 +122,7 @@ class CallQueue:
         now = self._clock.monotonic()
         blocked_until = self._blocked_until.get(source, now)
         is_limited = self.has_waiting_calls(source) or blocked_until > now
-        if not is_limited and self._running_checks[source] < _MAX_CONCURRENT_CHECKS:
+        if not is_limited and self._running_check_counts[source] < _MAX_CONCURRENT_CHECKS:
             self._next_admission_at.pop(source, None)
             self._admissions_left.pop(source, None)
             return 0.0

@@ -102,22 +102,22 @@ def find_open_marks(text: str) -> tuple[str, ...]:
     return tuple(open_marks)
 
 
-def close_open_markdown(part: str) -> str:
+def close_open_markdown(text: str) -> str:
     """Close the code block, marks, or link that a piece of Markdown leaves open."""
-    fence = _find_open_fence(part)
+    fence = _find_open_fence(text)
     if fence is not None:
-        return f"{part}\n{fence.closer}"
-    link_match = _UNFINISHED_LINK.search(part)
+        return f"{text}\n{fence.closer}"
+    link_match = _UNFINISHED_LINK.search(text)
     if link_match is not None:
-        part = part[: link_match.start()] + link_match["label"]
-    trailing_marks = _TRAILING_MARKS.search(part)
-    open_marks = find_open_marks(part)
+        text = text[: link_match.start()] + link_match["label"]
+    trailing_marks = _TRAILING_MARKS.search(text)
+    open_marks = find_open_marks(text)
     if trailing_marks is not None:
-        text_before = part[: trailing_marks.start()]
+        text_before = text[: trailing_marks.start()]
         marks_before = find_open_marks(text_before)
         if len(open_marks) >= len(marks_before):  # an incomplete mark, because it closes nothing
-            part, open_marks = text_before.rstrip(), marks_before
-    return part + "".join(reversed(open_marks))
+            text, open_marks = text_before.rstrip(), marks_before
+    return text + "".join(reversed(open_marks))
 
 
 def find_quote_prefix(text: str, position: int) -> str:
@@ -146,12 +146,12 @@ def _find_inline_code_end(text: str, backticks: str, position: int) -> int | Non
     return closing_match.end() if closing_match else None
 
 
-def _find_open_fence(part: str) -> Fence | None:
+def _find_open_fence(text: str) -> Fence | None:
     fence: Fence | None = None
-    for line in find_fence_lines(part, 0, len(part)):
+    for line in find_fence_lines(text, 0, len(text)):
         if fence is None:
-            fence = line.find_opened_fence(part)
-        elif line.closes(fence, part):
+            fence = line.find_opened_fence(text)
+        elif line.closes(fence, text):
             fence = None
     return fence
 

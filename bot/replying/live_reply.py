@@ -331,10 +331,10 @@ class StreamBuffer:
             parts[-1] = self._close_open_marks(parts[-1])
         return parts
 
-    def _close_open_marks(self, part: str) -> str:
-        closed_part = close_open_markdown(part)
-        is_single_part = split(closed_part, self._limits) == [closed_part]
-        return closed_part if is_single_part else part
+    def _close_open_marks(self, text: str) -> str:
+        closed_text = close_open_markdown(text)
+        is_single_part = split(closed_text, self._limits) == [closed_text]
+        return closed_text if is_single_part else text
 
     def restart_pause(self, now: float) -> None:
         """Restart the pause after a message was sent, which may have waited in the queue."""

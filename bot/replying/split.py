@@ -111,16 +111,16 @@ def split(text: str, limits: Limits) -> list[str]:
     return [piece for one in parts for piece in _split_rendered(one, limits, limits.max_units)]
 
 
-def _split_rendered(part: str, limits: Limits, max_units: int) -> Iterator[str]:
-    """Yield a part or, if its rendered text is too long for one message, smaller parts."""
-    rendered_text = limits.render(part) if limits.render else part
+def _split_rendered(text: str, limits: Limits, max_units: int) -> Iterator[str]:
+    """Yield a text or, if it is too long for one message once rendered, smaller parts of it."""
+    rendered_text = limits.render(text) if limits.render else text
     smaller_max_units = max_units // 2
     if smaller_max_units < 1 or limits.measure(rendered_text) <= limits.max_units:
-        yield part
+        yield text
         return
     plain_limits = replace(limits, max_units=smaller_max_units, hides_markup=False)
-    for span in find_part_spans(part, plain_limits):
-        yield from _split_rendered(span.extract(part), limits, smaller_max_units)
+    for span in find_part_spans(text, plain_limits):
+        yield from _split_rendered(span.extract(text), limits, smaller_max_units)
 
 
 def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:

@@ -35,7 +35,7 @@ class LeaseKeeper:
                 await self._renew_leases()
 
     def record_held_claims(self, claims: Collection[Claim], queried_at: float) -> None:
-        """Record that these claims were still held at a time of the monotonic clock."""
+        """Record that these claims were still held at `queried_at`, in monotonic time."""
         self._held_since.update(dict.fromkeys(claims, queried_at))
 
     def is_safely_held(self, claim: Claim) -> bool:

@@ -124,8 +124,8 @@ class CommandRunner:
         result = CommandResult(_RECAP_STOPPED_NOTICE)
         async with services.stop_requests.stoppable_answer(
             group.claim, group.message, message
-        ) as stop:
-            with stop.stoppable_block():
+        ) as stop_flag:
+            with stop_flag.stoppable_block():
                 result = await services.commands.handle(request)
         return await self.finish(group, request, replace(result, is_private=True))
 
@@ -312,8 +312,10 @@ class CommandRunner:
         is_hidden = message.incoming.interaction is not None and not incoming.has_public_response
         greeting = await self._prepare_greeting(address, incoming.scopes, result, request.now)
         turn, name_line, face = greeting
-        is_split = is_hidden or bool(name_line) or face is not None
-        texts = [result.text] if is_split or not result.greeting else [result.text, result.greeting]
+        is_separate = is_hidden or bool(name_line) or face is not None
+        texts = (
+            [result.text] if is_separate or not result.greeting else [result.text, result.greeting]
+        )
         reply_result = self._reply_result(
             message, incoming, menu_result or replace(result, text=join_texts(texts, "\n\n"))
         )
@@ -328,7 +330,7 @@ class CommandRunner:
             private_delivery = PrivateDelivery(person, incoming.locale, is_quiet=True)
             outgoing += [replace(one, private=private_delivery) for one in notice]
         greeting_result = TurnResult([turn] if turn else [])
-        if is_split:
+        if is_separate:
             greeting_result = self._greeting_result(message, greeting, len(outgoing))
         return replace(
             reply_result,

@@ -122,10 +122,10 @@ class TurnFinisher:
                 and incoming.has_masked_token
                 and result.outgoing
             ):
-                next_number = 1 + max(
+                part_number = 1 + max(
                     one.part for one in result.outgoing if one.part < FIRST_NOTICE_PART
                 )
-                result = self._with_notice(incoming, result, _SECRET_REMOVED_NOTICE, next_number)
+                result = self._with_notice(incoming, result, _SECRET_REMOVED_NOTICE, part_number)
         if message.refused_messages:
             refused_messages = [
                 one.incoming
@@ -411,9 +411,9 @@ def add_private_response(
     """Add a private response to a native command whose answer is public."""
     if not is_native_command(message):
         return result
-    next_number = max((one.part + 1 for one in result.outgoing), default=result.next_part)
+    next_part_number = max((one.part + 1 for one in result.outgoing), default=result.next_part)
     response_text = translate(text, supported_language(message.incoming.locale))
-    response = OutgoingPart(next_number, MessageContent(response_text), is_response=True)
+    response = OutgoingPart(next_part_number, MessageContent(response_text), is_response=True)
     return replace(result, outgoing=(*result.outgoing, response))
 
 

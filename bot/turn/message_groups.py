@@ -232,7 +232,9 @@ class MessageGathering:
             self._has_new_message = self._may_interrupt(started_at)
             if self._has_new_message and not (check_tasks and not check_tasks[-1].done()):
                 task_name = f"look for messages: {conversation}"
-                check_tasks[:] = [asyncio.create_task(self._interrupt(stop_flag), name=task_name)]
+                check_tasks[:] = [
+                    asyncio.create_task(self._interrupt_answer(stop_flag), name=task_name)
+                ]
 
         if self._is_closed or self._max_further_messages == 0:
             yield
@@ -249,7 +251,7 @@ class MessageGathering:
         is_first_moment = self.clock.monotonic() - started_at < self.busy_rules.quiet_seconds
         return self._busy_mode == "interrupt" or (is_first_moment and not self._was_interrupted)
 
-    async def _interrupt(self, stop_flag: StopFlag) -> None:
+    async def _interrupt_answer(self, stop_flag: StopFlag) -> None:
         try:
             while self._has_new_message:
                 self._has_new_message = False

@@ -193,8 +193,8 @@ class TurnContext:
             earlier_turns=self.unstored_turns,
         )
 
-    def part_name(self, part: int) -> str:
-        return self.message.reused_part_name(self.in_place_of, part)
+    def part_name(self, part_number: int) -> str:
+        return self.message.reused_part_name(self.in_place_of, part_number)
 
 
 @value_class

@@ -375,7 +375,7 @@ class ConversationWorker:
             case Unreadable() if message.is_withheld:
                 return "withheld", await self._explain_opt_out(group, message)
             case Unreadable():
-                return "unreadable", await self._explain_unreadable(group, message)
+                return "unreadable", await self._explain_unreadable_message(group, message)
             case Answer(speakers):
                 question = AskedQuestion(message, speakers)
                 return await self._answerer.answer(group, question, active, decide_next=decide_next)
@@ -408,7 +408,7 @@ class ConversationWorker:
         request = CommandRequest(*arguments, part=group.message.part_name(0))
         return await self._commands.run(group, request)
 
-    async def _explain_unreadable(
+    async def _explain_unreadable_message(
         self, group: MessageGroup, message: IncomingMessage
     ) -> InboxMessage | None:
         limits = self._services.command_limits

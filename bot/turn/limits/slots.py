@@ -108,8 +108,8 @@ class SlotQueue:
 
     def find_position(self, request: SlotRequest) -> int:
         """Return a request's position in the queue, from 1."""
-        own_key = self._sort_key(request)
-        return 1 + sum(self._sort_key(each) < own_key for each in self._waiting_requests)
+        own_sort_key = self._sort_key(request)
+        return 1 + sum(self._sort_key(each) < own_sort_key for each in self._waiting_requests)
 
     def _select_next(self) -> None:
         next_request = min(self._waiting_requests, key=self._sort_key, default=None)
@@ -227,19 +227,19 @@ class ProviderSlots:
     @contextlib.asynccontextmanager
     async def _count_waiting_request(self, request: SlotRequest) -> AsyncIterator[int]:
         """Count a request as waiting, and yield how many requests wait in other processes."""
-        key, cap = f"{request.provider} waiting", self.max_waiting or _UNLIMITED_QUEUE_LENGTH
+        key, limit = f"{request.provider} waiting", self.max_waiting or _UNLIMITED_QUEUE_LENGTH
         try:
             count = await self.rate_limits.acquire_slot(
-                key, cap, request.holder, _QUEUE_LEASE_SECONDS
+                key, limit, request.holder, _QUEUE_LEASE_SECONDS
             )
             if not count:
                 raise BackendUnavailable(
-                    f"{cap} requests wait for provider {request.provider!r}; raise"
+                    f"{limit} requests wait for provider {request.provider!r}; raise"
                     " TROUPE_LIMITS__WAITING or the provider's MAX_IN_FLIGHT",
                     translatable(
                         "I am busy: your message would be number {position} in the queue for the"
                         " model. Please try again in a minute.",
-                        position=cap + 1,
+                        position=limit + 1,
                     ),
                 )
             self._waiting_counts[request.provider] += 1
