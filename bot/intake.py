@@ -53,16 +53,17 @@ ThreadEvent = TypeVar("ThreadEvent", bound=IncomingMessage | ButtonPress | React
 class HistoryRouter:
     """Assigns each event to a history of its channel.
 
-    `find_scope` gets the event's setting scopes, and the author's id if the bot should answer the
-    event. It returns the channel's history scope, or None (a single history) if nobody chose one.
+    `find_history_scope` gets the event's setting scopes, and the author's id if the bot should
+    answer the event. It returns the channel's history scope, or None (a single history) if nobody
+    chose one.
     """
 
     def __init__(
         self,
-        find_scope: Callable[[Sequence[str], str | None], Awaitable[HistoryScope | None]],
+        find_history_scope: Callable[[Sequence[str], str | None], Awaitable[HistoryScope | None]],
         history_index: SqlHistoryIndex,
     ) -> None:
-        self._find_scope = find_scope
+        self._find_history_scope = find_history_scope
         self._index = history_index
         # Histories by channel and message id, for messages that may not be stored yet.
         self._histories = BoundedDict[tuple[str, str], str](_MAX_REMEMBERED_EVENTS)
@@ -76,7 +77,7 @@ class HistoryRouter:
         """Yield each event once for each history that gets it; the block must store the events."""
         events = [one for each in events if (one := await self._route_reaction(each)) is not None]
         scopes = [
-            await self._find_scope(event.scopes, _find_answerable_author_id(event))
+            await self._find_history_scope(event.scopes, _find_answerable_author_id(event))
             for event in events
         ]
         for event, scope in zip(events, scopes, strict=True):
@@ -97,13 +98,13 @@ class HistoryRouter:
 
     async def route_press(self, press: ButtonPress) -> ButtonPress:
         """Assign a button press to the history of the message with the button."""
-        if await self._find_scope(press.scopes, None) is None:
+        if await self._find_history_scope(press.scopes, None) is None:
             return press
         return await self._route_press(press)
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
         """Assign a command to its history, whether or not the command is stored."""
-        scope = await self._find_scope(message.scopes, _find_answerable_author_id(message))
+        scope = await self._find_history_scope(message.scopes, _find_answerable_author_id(message))
         if scope is None:
             return message
         return _with_history(message, await self._find_command_history(message, scope))
@@ -124,7 +125,7 @@ class HistoryRouter:
 
     async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return a message with the history it would get, or None if it would start a branch."""
-        scope = await self._find_scope(message.scopes, _find_answerable_author_id(message))
+        scope = await self._find_history_scope(message.scopes, _find_answerable_author_id(message))
         if scope is None:
             return message
         if scope is not HistoryScope.REPLIES or _is_command(message):

@@ -203,7 +203,7 @@ class StorageContainer:
             self.clock,
             {name: one.max_in_flight for name, one in providers.items() if one.max_in_flight},
             lease_seconds=max_total_seconds + _SLOT_MARGIN_SECONDS,
-            max_waiting=self.settings.limits.waiting,
+            max_waiting_requests=self.settings.limits.waiting,
             signals=self.signals,
         )
 

@@ -286,7 +286,7 @@ async def test_full_queue_error_states_the_position_in_both_languages() -> None:
 async def test_request_cancelled_before_admission_leaves_the_queue() -> None:
     clock = FakeClock()
     rates = LateAnswers(clock)
-    made = Requests(clock, ProviderSlots(rates, clock, {"p": 1}, 240, max_waiting=1))
+    made = Requests(clock, ProviderSlots(rates, clock, {"p": 1}, 240, max_waiting_requests=1))
     first = await made.ask("first")
     await clock.advance(1)
     gone = await made.ask("gone")

@@ -148,7 +148,7 @@ class ProviderSlots:
     """The maximum number of concurrent requests, by provider; others are unlimited."""
     lease_seconds: float
     """The time after which a dead process's slot is freed."""
-    max_waiting: int = 0
+    max_waiting_requests: int = 0
     """The maximum number of requests waiting for a provider in all processes; 0: unlimited."""
     signals: Signals = field(default_factory=InProcessSignals)
     """Inform other processes about taken and freed slots."""
@@ -227,7 +227,8 @@ class ProviderSlots:
     @contextlib.asynccontextmanager
     async def _count_waiting_request(self, request: SlotRequest) -> AsyncIterator[int]:
         """Count a request as waiting, and yield how many requests wait in other processes."""
-        key, limit = f"{request.provider} waiting", self.max_waiting or _UNLIMITED_QUEUE_LENGTH
+        key = f"{request.provider} waiting"
+        limit = self.max_waiting_requests or _UNLIMITED_QUEUE_LENGTH
         try:
             count = await self.rate_limits.acquire_slot(
                 key, limit, request.holder, _QUEUE_LEASE_SECONDS
