@@ -23,8 +23,8 @@ _MAX_TURN_CHARS = 1500  # longer turns are mostly pasted text
 _MAX_RESPONSE_CHARS = 20_000
 _MIN_NOTE_CHARS, _MAX_NOTE_CHARS = 4, 300
 _MIN_QUOTE_WORDS, _MIN_QUOTE_CHARS = 3, 12
-_ABOUT_CHANNEL = "here"
-_RESERVED_LABELS = {"#here": _ABOUT_CHANNEL, "#you": "you"}
+_CHANNEL_LABEL = "here"
+_RESERVED_LABELS = {"#here": _CHANNEL_LABEL, "#you": "you"}
 """Labels that no speaker may get. Their keys are never preset names."""
 _CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 # Quotations and forwarded messages on Discord and Telegram, and our notes on files.
@@ -43,7 +43,7 @@ _COMMON_WORDS = re.compile(
     r"|which|who|will|with|would|you|your)\b"
 )
 
-INSTRUCTION = """\
+NOTE_INSTRUCTION = """\
 You take notes for later conversations. Below is a part of a conversation, one numbered line for \
 each message. Note what will still matter in some weeks: facts about somebody's life, preferences, \
 plans and events, promises, relationships. Leave out greetings, questions, jokes, guesses, and \
@@ -105,12 +105,12 @@ class Transcript:
         return matches[0] if len(matches) == 1 else None
 
 
-def write_transcript(turns: Sequence[StoredTurn], characters: Mapping[str, str]) -> Transcript:
-    """Build a transcript that omits quotations, files and code; `characters`: names by preset."""
-    turns_with_words = [(one, extract_own_words(one.turn.text)) for one in turns]
-    entries = [(one, text) for one, text in turns_with_words if text]
+def build_transcript(turns: Sequence[StoredTurn], character_names: Mapping[str, str]) -> Transcript:
+    """Build a transcript without quotations, files and code; `character_names` is by preset."""
+    turns_and_texts = [(one, extract_own_words(one.turn.text)) for one in turns]
+    entries = [(one, text) for one, text in turns_and_texts if text]
     speakers = [one.turn.speaker for one, _ in entries if one.turn.speaker is not None]
-    labels = label_speakers(speakers, {**_RESERVED_LABELS, **characters})
+    labels = label_speakers(speakers, {**_RESERVED_LABELS, **character_names})
     return Transcript(tuple(one for one, _ in entries), tuple(text for _, text in entries), labels)
 
 
@@ -120,18 +120,18 @@ def extract_own_words(text: str) -> str:
     return " ".join(text_without_quotes.split())[:_MAX_TURN_CHARS].rstrip()
 
 
-def read_notes(response: str) -> list[Mapping[str, Any]]:
+def parse_notes(response: str) -> list[Mapping[str, Any]]:
     """Return the notes in a model's response: the complete JSON objects that contain a quote."""
-    decoder, found_notes, at = json.JSONDecoder(), list[Mapping[str, Any]](), 0
+    decoder, notes, position = json.JSONDecoder(), list[Mapping[str, Any]](), 0
     text = response[:_MAX_RESPONSE_CHARS]
-    while len(found_notes) < MAX_NOTES and (at := text.find("{", at)) >= 0:
+    while len(notes) < MAX_NOTES and (position := text.find("{", position)) >= 0:
         try:
-            value, at = decoder.raw_decode(text, at)
+            value, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
-            at += 1
+            position += 1
         else:
-            found_notes += _find_notes(value)
-    return found_notes[:MAX_NOTES]
+            notes += _find_notes(value)
+    return notes[:MAX_NOTES]
 
 
 def _find_notes(json_object: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -158,16 +158,16 @@ def _check_note(
     note: Mapping[str, Any], transcript: Transcript, place: MemoryPlace, conversation: str
 ) -> CheckedNote | None:
     number = re.sub(r"\D", "", str(note.get("turn", "")))[:6]
-    quote, text = (_one_line(note.get(key)) for key in ("quote", "note"))
+    quote, text = (_to_one_line(note.get(key)) for key in ("quote", "note"))
     if not number or not 1 <= int(number) <= len(transcript.turns):
         return None
     source_turn, spoken_text = transcript.turns[int(number) - 1], transcript.texts[int(number) - 1]
     speaker, subject_speaker = (
-        transcript.find_speaker(_one_line(note.get(key))) for key in ("speaker", "about")
+        transcript.find_speaker(_to_one_line(note.get(key))) for key in ("speaker", "about")
     )
     turn, label = source_turn.turn, transcript.find_label(source_turn)
     author = turn.speaker or Person(turn.preset or "", label)
-    if speaker is None or speaker.key != author.id or not is_quoted(quote, spoken_text):
+    if speaker is None or speaker.key != author.id or not is_valid_quote(quote, spoken_text):
         return None
     names = (*transcript.labels.people.values(), *transcript.labels.characters.values())
     has_valid_length = _MIN_NOTE_CHARS <= len(text) <= _MAX_NOTE_CHARS
@@ -175,13 +175,13 @@ def _check_note(
         return None
     subject: MemorySubject | None = subject_speaker
     if subject_speaker is None:
-        subject = _non_speaker_subject(_one_line(note.get("about")), speaker, spoken_text, place)
+        subject = _resolve_subject(_to_one_line(note.get("about")), speaker, spoken_text, place)
     # Characters are not witnesses about people and places: they repeat memories, and invent.
-    is_invented = turn.speaker is None and subject and subject.kind is not SubjectKind.CHARACTER
-    if subject is None or is_invented:
+    is_unreliable = turn.speaker is None and subject and subject.kind is not SubjectKind.CHARACTER
+    if subject is None or is_unreliable:
         return None
     is_hearsay = subject_speaker != speaker and subject.kind is not SubjectKind.PLACE
-    kind = _one_line(note.get("kind")).lower()
+    kind = _to_one_line(note.get("kind")).lower()
     memory = Memory(
         subject,
         text,
@@ -193,10 +193,10 @@ def _check_note(
         turns=(source_turn.id,),
         since=turn.at.timestamp(),
     )
-    return CheckedNote(memory, source_turn, _one_line(note.get("ends"))[:_MAX_NOTE_CHARS])
+    return CheckedNote(memory, source_turn, _to_one_line(note.get("ends"))[:_MAX_NOTE_CHARS])
 
 
-def _non_speaker_subject(
+def _resolve_subject(
     subject_name: str, speaker: MemorySubject, spoken_text: str, place: MemoryPlace
 ) -> MemorySubject | None:
     """Return the subject of a note that is not about a speaker.
@@ -204,23 +204,27 @@ def _non_speaker_subject(
     The subject is the channel if the note is about the channel, the speaker if the turn contains
     `subject_name` (the name in the note), and None otherwise.
     """
-    if subject_name.casefold() == _ABOUT_CHANNEL:
+    if subject_name.casefold() == _CHANNEL_LABEL:
         return MemorySubject(SubjectKind.PLACE, place.channel)
     return speaker if subject_name and subject_name.casefold() in spoken_text.casefold() else None
 
 
-def is_quoted(quote: str, spoken_text: str) -> bool:
+def is_valid_quote(quote: str, spoken_text: str) -> bool:
     """Return whether a text contains a quote, and the quote is long enough to prove anything.
 
     White space is ignored. Three words, twelve characters, or the whole text are long enough; in
     scripts without spaces, three characters count as two words.
     """
-    bare, whole_text = "".join(quote.split()), "".join(spoken_text.split())
-    if not bare or bare not in whole_text:
+    compact_quote, compact_text = "".join(quote.split()), "".join(spoken_text.split())
+    if not compact_quote or compact_quote not in compact_text:
         return False
-    unspaced_script_chars = sum(map(len, _UNSPACED_SCRIPT_RUN.findall(quote)))
-    word_count = len(_WORD.findall(quote)) + int(unspaced_script_chars / _CHARS_PER_UNSPACED_WORD)
-    return word_count >= _MIN_QUOTE_WORDS or len(bare) >= _MIN_QUOTE_CHARS or bare == whole_text
+    unspaced_char_count = sum(map(len, _UNSPACED_SCRIPT_RUN.findall(quote)))
+    word_count = len(_WORD.findall(quote)) + int(unspaced_char_count / _CHARS_PER_UNSPACED_WORD)
+    return (
+        word_count >= _MIN_QUOTE_WORDS
+        or len(compact_quote) >= _MIN_QUOTE_CHARS
+        or compact_quote == compact_text
+    )
 
 
 def shares_words(note: str, spoken_text: str, names: Sequence[str] = ()) -> bool:
@@ -231,12 +235,12 @@ def shares_words(note: str, spoken_text: str, names: Sequence[str] = ()) -> bool
 
 def _content_words(text: str) -> set[str]:
     """Return a text's word stems and, for scripts without spaces, all pairs of characters."""
-    folded = _COMMON_WORDS.sub(" ", text.casefold())
-    words = {one for one in _WORD.findall(folded) if one.isdigit() or len(one) >= _MIN_STEM_CHARS}
-    unspaced_runs = _UNSPACED_SCRIPT_RUN.findall(folded)
-    char_pairs = {run[at : at + 2] for run in unspaced_runs for at in range(len(run) - 1)}
+    text = _COMMON_WORDS.sub(" ", text.casefold())
+    words = {one for one in _WORD.findall(text) if one.isdigit() or len(one) >= _MIN_STEM_CHARS}
+    unspaced_runs = _UNSPACED_SCRIPT_RUN.findall(text)
+    char_pairs = {run[start : start + 2] for run in unspaced_runs for start in range(len(run) - 1)}
     return {one[:_STEM_CHARS] for one in words} | char_pairs
 
 
-def _one_line(value: object) -> str:
+def _to_one_line(value: object) -> str:
     return " ".join(str(value if value is not None else "").split())

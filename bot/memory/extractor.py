@@ -24,9 +24,9 @@ from bot.chat.memory import (
 )
 from bot.chat.prompt import Message
 from bot.chat.session import Consent, StoredTurn
-from bot.memory.extraction import INSTRUCTION, check_notes, read_notes, write_transcript
+from bot.memory.extraction import NOTE_INSTRUCTION, build_transcript, check_notes, parse_notes
 from bot.memory.recall import MemoryRecaller
-from bot.memory.summaries import ConversationQueue, Summarizer, background_prompt, fit_turns
+from bot.memory.summaries import ConversationQueue, Summarizer, build_background_prompt, fit_turns
 from bot.ports import ChatSettings, Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import counter_for_model
@@ -36,7 +36,7 @@ _MIN_EXCHANGES = 6
 _MIN_EXCHANGES_WHEN_QUIET = 2
 _QUIET_SECONDS = 600.0
 _MAX_OUTPUT_TOKENS = 800
-_MAX_TURN_TOKENS = 8000  # of turns in one prompt
+_MAX_TRANSCRIPT_TOKENS = 8000  # of turns in one prompt
 _NOTICE_KEY = "persona_memories"
 """The key of the setting that says whether a person was told about memories of them. `/forget me`
 deletes it, like all settings whose keys start with "persona"."""
@@ -45,7 +45,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
-class _WatchedConversation:
+class _RecentChat:
     """A conversation with an answer in the last ten minutes."""
 
     preset: Preset
@@ -53,7 +53,7 @@ class _WatchedConversation:
     """The first message of the newest author, who pays for the extraction."""
     active_presets: list[tuple[datetime, tuple[str, ...]]] = field(default_factory=list)
     """The time of each question and the presets that were active then, oldest first."""
-    exchanges: int | None = None
+    exchange_count: int | None = None
     """The number of exchanges since a model was last asked, or None if it is not loaded yet."""
     stop_timer: Callable[[], None] = lambda: None
 
@@ -78,11 +78,11 @@ class MemoryExtractor:
     settings: ChatSettings
     clock: Clock
     find_consent: Callable[[str], Awaitable[Consent | None]]
-    character_names: Callable[[Collection[str]], Mapping[str, str]]
+    find_character_names: Callable[[Collection[str]], Mapping[str, str]]
     """Returns the names of characters by preset."""
 
     def __post_init__(self) -> None:
-        self._watched_chats: dict[str, _WatchedConversation] = {}
+        self._recent_chats: dict[str, _RecentChat] = {}
         self._queue = ConversationQueue(self.extract_if_due, "memories_not_extracted")
 
     def record_answer(self, message: IncomingMessage, presets: Sequence[Preset]) -> None:
@@ -91,21 +91,21 @@ class MemoryExtractor:
         if preset is None or message.is_withheld or self.summarizer.uses_sample_model(preset):
             return
         key, payer = message.address.conversation, message.author
-        chat = self._watched_chats.get(key)
+        chat = self._recent_chats.get(key)
         if chat is None or chat.message.author.id != payer.id:
             # Keep no words of the message, because `/forget` must take effect within a minute.
             payer = replace(payer, name="")
-            wordless = replace(message, author=payer, text="", quote=None, attachments=())
-            chat = chat or _WatchedConversation(preset, wordless)
-            self._watched_chats[key], chat.message = chat, wordless
+            empty_message = replace(message, author=payer, text="", quote=None, attachments=())
+            chat = chat or _RecentChat(preset, empty_message)
+            self._recent_chats[key], chat.message = chat, empty_message
         chat.preset = preset
         chat.active_presets.append((message.at, tuple(one.name for one in presets)))
         del chat.active_presets[: -2 * _MIN_EXCHANGES]
         chat.stop_timer()
         chat.stop_timer = self.clock.call_later(_QUIET_SECONDS, partial(self._queue.add, key))
-        if chat.exchanges is not None:
-            chat.exchanges += 1
-        if chat.exchanges is None or chat.exchanges >= _MIN_EXCHANGES:
+        if chat.exchange_count is not None:
+            chat.exchange_count += 1
+        if chat.exchange_count is None or chat.exchange_count >= _MIN_EXCHANGES:
             self._queue.add(key)
 
     @property
@@ -118,45 +118,49 @@ class MemoryExtractor:
         try:
             await self._queue.run()
         finally:
-            for one in self._watched_chats.values():
+            for one in self._recent_chats.values():
                 one.stop_timer()
 
     async def extract_if_due(self, conversation: str) -> None:
         """Extract memories if there were enough exchanges; fewer suffice after a quiet time."""
-        chat = self._watched_chats.get(conversation)
+        chat = self._recent_chats.get(conversation)
         if chat is None:
             return
-        chat.exchanges = 0  # exchanges during this read count twice; that costs another read
-        unread = await self.extractions.load(conversation)
-        exchange_count = unread.exchange_count
+        chat.exchange_count = 0  # exchanges during this read count twice; that costs another read
+        unread_turns = await self.extractions.load(conversation)
+        exchange_count = unread_turns.exchange_count
         is_quiet = self.clock.now() - chat.active_presets[-1][0].timestamp() >= _QUIET_SECONDS
         if is_quiet:  # the next answer starts to watch it again
-            del self._watched_chats[conversation]
+            del self._recent_chats[conversation]
         if exchange_count < (_MIN_EXCHANGES_WHEN_QUIET if is_quiet else _MIN_EXCHANGES):
-            chat.exchanges += exchange_count
+            chat.exchange_count += exchange_count
             return
-        if await self.extractions.begin(conversation, unread):
-            await self._extract(conversation, chat, unread)
+        if await self.extractions.begin(conversation, unread_turns):
+            await self._extract(conversation, chat, unread_turns)
 
     async def _extract(
-        self, conversation: str, chat: _WatchedConversation, unread: UnreadTurns
+        self, conversation: str, chat: _RecentChat, unread_turns: UnreadTurns
     ) -> None:
         preset, message = chat.preset, chat.message
-        readable_turns = await self._select_readable_turns(unread.turns)
+        readable_turns = await self._select_readable_turns(unread_turns.turns)
         presets = {one.turn.preset for one in readable_turns if one.turn.preset}
-        names = self.character_names(presets.union(*(active for _, active in chat.active_presets)))
-        limit, count = await self.summarizer.prompt_limit(preset), counter_for_model(preset.model)
-        turns = fit_turns(readable_turns, limit, count, _MAX_TURN_TOKENS)  # the rest follows later
-        read_up_to = (unread.turns if len(turns) == len(readable_turns) else turns)[-1].id
-        transcript = write_transcript(turns, names)
+        names = self.find_character_names(
+            presets.union(*(active for _, active in chat.active_presets))
+        )
+        limit = await self.summarizer.max_prompt_tokens(preset)
+        count_tokens = counter_for_model(preset.model)
+        # The rest follows later.
+        turns = fit_turns(readable_turns, limit, count_tokens, _MAX_TRANSCRIPT_TOKENS)
+        last_read_id = (unread_turns.turns if len(turns) == len(readable_turns) else turns)[-1].id
+        transcript = build_transcript(turns, names)
         checked_notes: list[CheckedNote] = []
         if transcript.turns:
             messages = (Message("user", transcript.text),)
-            provider, prompt = background_prompt(
-                preset, f"{conversation}:memory", messages, INSTRUCTION, _MAX_OUTPUT_TOKENS
+            provider, prompt = build_background_prompt(
+                preset, f"{conversation}:memory", messages, NOTE_INSTRUCTION, _MAX_OUTPUT_TOKENS
             )
             response = await self.summarizer.complete(preset, provider, prompt, message)
-            notes = read_notes(response)
+            notes = parse_notes(response)
             place = MemoryPlace.from_event(
                 message.address, message.scopes, is_private=message.is_private
             )
@@ -168,7 +172,7 @@ class MemoryExtractor:
             for one in checked_notes
         ]
         try:
-            await self.extractions.finish(conversation, unread, read_up_to, complete_notes)
+            await self.extractions.finish(conversation, unread_turns, last_read_id, complete_notes)
         finally:  # a failed transaction may be committed
             self.recaller.memories.read_again_for([one.memory for one in complete_notes])
 

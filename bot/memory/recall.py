@@ -43,7 +43,7 @@ class MemoryRecaller:
     budget_share: float = 0.1
     """The share of a prompt's token budget that memories may take."""
     embedder: Embedder | None = None
-    compare: CosineSimilarities | None = None
+    compare_vectors: CosineSimilarities | None = None
 
     async def recall(
         self, preset: str, message: IncomingMessage, turns: Sequence[Turn], *, may_spend: bool
@@ -62,7 +62,7 @@ class MemoryRecaller:
             return RankedMemories((), len(found.private_memory_ids), self.budget_share)
         similarities: Mapping[int, float] = {}
         if any(one.vector for one in found.memories):
-            similarities = await self._similarities(
+            similarities = await self._compute_similarities(
                 message.text, found.memories, may_spend=may_spend
             )
         ranked_memories = rank_memories(message.text, found.memories, similarities)
@@ -80,10 +80,10 @@ class MemoryRecaller:
             return None
         return self.embedder.model_id, vector
 
-    async def _similarities(
+    async def _compute_similarities(
         self, query: str, memories: Sequence[Memory], *, may_spend: bool
     ) -> Mapping[int, float]:
-        if self.embedder is None or self.compare is None:
+        if self.embedder is None or self.compare_vectors is None:
             return {}
         if self.embedder.is_metered and not may_spend:
             return {}
@@ -99,7 +99,7 @@ class MemoryRecaller:
             if one.vector and one.model == model and len(one.vector) == len(vector):
                 ids.append(one.id)
                 vectors.append(one.vector)
-        return dict(zip(ids, self.compare(vector, vectors), strict=True)) if ids else {}
+        return dict(zip(ids, self.compare_vectors(vector, vectors), strict=True)) if ids else {}
 
 
 def rank_memories(
@@ -123,30 +123,34 @@ def rank_memories(
         for rank, (number, _) in enumerate(sorted_scores, 1):
             scores[number] += weight / (_RANK_OFFSET + rank)  # type: ignore[assignment]
             reasons.setdefault(number, reason)
-    ranked = sorted(memories, key=lambda one: (not one.is_pinned, -scores[one.id], -one.id))
+    ranked_memories = sorted(
+        memories, key=lambda one: (not one.is_pinned, -scores[one.id], -one.id)
+    )
     return tuple(
         RankedMemory(
             one,
             round(scores[one.id], _SCORE_DIGITS),
             RecallReason.PINNED if one.is_pinned else reasons[one.id],
         )
-        for one in ranked
+        for one in ranked_memories
     )
 
 
 def _score_by_shared_words(query: str, memories: Sequence[Memory]) -> dict[int, float]:
     """Score memories by the words that they share with a query; return the scores by memory id."""
     query_words = set(split_words(query))
-    shared = {
+    shared_words = {
         one.id: query_words.intersection(split_words(f"{one.subject.name} {one.text}"))
         for one in memories
     }
-    word_counts = Counter(word for words in shared.values() for word in words)
+    word_counts = Counter(word for words in shared_words.values() for word in words)
     # Rare words say more than common ones, and in Chinese, pairs say more than single characters.
-    weights = {
+    word_weights = {
         word: math.log(1 + len(memories) / count) * min(len(word), 4)
         for word, count in word_counts.items()
     }
     return {
-        number: sum(weights[word] for word in words) for number, words in shared.items() if words
+        number: sum(word_weights[word] for word in words)
+        for number, words in shared_words.items()
+        if words
     }

@@ -18,8 +18,8 @@ from bot.runtime.in_process import BoundedDict
 _log = structlog.get_logger(__name__)
 
 _BATCH_SIZE = 32  # a few seconds of work, which is lost if the process ends
-_FIRST_PAUSE_SECONDS = 1.0
-_MAX_PAUSE_SECONDS = 60.0
+_MIN_RETRY_SECONDS = 1.0
+_MAX_RETRY_SECONDS = 60.0
 RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
 """Stories with their scores, by query; the best are first."""
 
@@ -39,18 +39,18 @@ async def index_stories(
     clock: Clock,
 ) -> None:
     """Index each character's stories, retrying failed ones until all are indexed."""
-    pause_seconds = _FIRST_PAUSE_SECONDS
-    pending_texts = dict(stories_by_character)
-    while pending_texts:
-        for name, texts in list(pending_texts.items()):
+    pause_seconds = _MIN_RETRY_SECONDS
+    pending_stories = dict(stories_by_character)
+    while pending_stories:
+        for name, texts in list(pending_stories.items()):
             try:
                 await _index_character(name, texts, embedder, stories)
-                del pending_texts[name]
+                del pending_stories[name]
             except (EmbeddingError, StoreError) as error:
                 _log.warning("stories_not_indexed", character=name, reason=str(error))
-        if pending_texts:
+        if pending_stories:
             await clock.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, _MAX_PAUSE_SECONDS)
+            pause_seconds = min(2 * pause_seconds, _MAX_RETRY_SECONDS)
 
 
 async def _index_character(

@@ -39,14 +39,14 @@ from bot.storage.summaries import SqlSummaries
 from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
-_MAX_TURN_TOKENS = 4000  # of turns in one prompt
+_MAX_TRANSCRIPT_TOKENS = 4000  # of turns in one prompt
 # Of the prompt's limit; the rest is for the last summary and for estimation errors.
-_MAX_TURN_SHARE = 0.5
+_TRANSCRIPT_SHARE = 0.5
 _TOKENS_PER_NAME = 6
 _OWN_LABEL, _SUMMARY_LABEL, _CONVERSATION_LABEL = "you", "Earlier summary", "Conversation"
 _log = structlog.get_logger(__name__)
 _MIN_NEW_TURNS = 6  # fewer turns are not worth a new summary
-_MAX_CONCURRENT = 2
+_MAX_CONCURRENT_JOBS = 2
 
 
 def build_summary_instruction(max_tokens: int | None) -> str:
@@ -59,7 +59,7 @@ def build_summary_instruction(max_tokens: int | None) -> str:
     )
 
 
-_RECAP_TOKENS = 1000  # far more than the requested words take
+_MAX_RECAP_TOKENS = 1000  # far more than the requested words take
 _RECAP_INSTRUCTION = (
     "Somebody was away. Tell them in at most 150 words, in the language of the conversation below,"
     " what they missed: who said what, what was agreed, what is still open. Write short lines, and"
@@ -68,7 +68,7 @@ _RECAP_INSTRUCTION = (
 )
 
 
-def write_transcript(
+def format_transcript(
     last_summary: str, turns: Sequence[StoredTurn], *, has_numbers: bool = False
 ) -> str:
     """Return a transcript: the last summary, if any, and the later turns with their speakers.
@@ -93,12 +93,14 @@ def fit_turns(
     turns: Sequence[StoredTurn],
     max_input_tokens: int | None,
     count_tokens: TextTokenCounter,
-    max_tokens: int = _MAX_TURN_TOKENS,
+    max_tokens: int = _MAX_TRANSCRIPT_TOKENS,
 ) -> Sequence[StoredTurn]:
     """Return as many of the first turns as fit into one prompt, at least one."""
-    turn_limit = max_tokens if max_input_tokens is None else max_input_tokens * _MAX_TURN_SHARE
-    costs = (tokens + _TOKENS_PER_NAME for tokens in count_tokens([one.turn.text for one in turns]))
-    fitting_count = sum(total <= min(turn_limit, max_tokens) for total in accumulate(costs))
+    token_limit = max_tokens if max_input_tokens is None else max_input_tokens * _TRANSCRIPT_SHARE
+    token_counts = (
+        tokens + _TOKENS_PER_NAME for tokens in count_tokens([one.turn.text for one in turns])
+    )
+    fitting_count = sum(total <= min(token_limit, max_tokens) for total in accumulate(token_counts))
     return turns[: max(1, fitting_count)]
 
 
@@ -112,7 +114,7 @@ class ConversationQueue:
 
     def __post_init__(self) -> None:
         self._queue: dict[str, None] = {}
-        self._in_progress: set[str] = set()
+        self._running_jobs: set[str] = set()
         self._wake = asyncio.Event()
 
     def add(self, conversation: str) -> None:
@@ -122,29 +124,29 @@ class ConversationQueue:
     @property
     def is_idle(self) -> bool:
         """Whether no job is due or running."""
-        return not (self._queue or self._in_progress)
+        return not (self._queue or self._running_jobs)
 
     async def run(self) -> None:
         """Run the jobs that are due, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(_MAX_CONCURRENT):
+            for _ in range(_MAX_CONCURRENT_JOBS):
                 group.create_task(self._run_jobs(), name="background job")
 
     async def _run_jobs(self) -> None:
         while True:
             await self._wake.wait()
-            conversation = next((one for one in self._queue if one not in self._in_progress), None)
+            conversation = next((one for one in self._queue if one not in self._running_jobs), None)
             if conversation is None:
                 self._wake.clear()
                 continue
             del self._queue[conversation]
-            self._in_progress.add(conversation)
+            self._running_jobs.add(conversation)
             try:
                 await self.run_job(conversation)
             except (BackendError, StoreError, UserError) as error:
                 _log.warning(self.failure_event_name, conversation=conversation, reason=str(error))
             finally:
-                self._in_progress.remove(conversation)
+                self._running_jobs.remove(conversation)
                 self._wake.set()
 
 
@@ -161,7 +163,7 @@ class SummaryRequest:
     has_thoughts: bool = False
 
 
-PaySummary: TypeAlias = Callable[
+PayForSummary: TypeAlias = Callable[
     [Preset, IncomingMessage, Prompt, int], AbstractAsyncContextManager[SummaryRequest]
 ]
 """Reserves the cost of a summary during the block, and then records the actual cost.
@@ -177,7 +179,7 @@ class Summarizer:
 
     summaries: SqlSummaries
     backends: Mapping[str, Backend]
-    pay: PaySummary
+    pay_for_summary: PayForSummary
     filter_turns: TurnFilter
 
     def __post_init__(self) -> None:
@@ -192,11 +194,11 @@ class Summarizer:
         return PromptPart("summary", f"What was said before, in short:\n{summary.text}")
 
     def request(
-        self, preset: Preset, conversation: str, kept_turns: int, message: IncomingMessage
+        self, preset: Preset, conversation: str, kept_turn_count: int, message: IncomingMessage
     ) -> None:
         """Request a summary of all but the newest turns, charged to the message's author."""
         if preset.summary is not None:
-            self._requests[conversation] = preset, kept_turns, message
+            self._requests[conversation] = preset, kept_turn_count, message
             self._queue.add(conversation)
 
     async def run(self) -> None:
@@ -204,21 +206,21 @@ class Summarizer:
         await self._queue.run()
 
     async def _summarize_requested(self, conversation: str) -> None:
-        preset, kept_turns, message = self._requests.pop(conversation)
-        await self.summarize(preset, conversation, kept_turns, message)
+        preset, kept_turn_count, message = self._requests.pop(conversation)
+        await self.summarize(preset, conversation, kept_turn_count, message)
 
     async def summarize(
-        self, preset: Preset, conversation: str, kept_turns: int, message: IncomingMessage
+        self, preset: Preset, conversation: str, kept_turn_count: int, message: IncomingMessage
     ) -> None:
-        """Extend the summary to all but the newest `kept_turns`, if that adds enough turns."""
+        """Extend the summary to all but the newest `kept_turn_count`, if that adds enough turns."""
         session_turns = await self.summaries.load_turns(conversation)
-        old_turns = session_turns.turns[: max(0, len(session_turns.turns) - kept_turns)]
+        old_turns = session_turns.turns[: max(0, len(session_turns.turns) - kept_turn_count)]
         summary = session_turns.summary
         covered_count = sum(one.id <= summary.last_turn_id for one in old_turns) if summary else 0
         if len(old_turns) - covered_count < _MIN_NEW_TURNS:
             return
         count_tokens = counter_for_model(preset.model)
-        limit = await self.prompt_limit(preset)
+        limit = await self.max_prompt_tokens(preset)
         while covered_count < len(old_turns):
             batch = fit_turns(old_turns[covered_count:], limit, count_tokens)
             covered_count += len(batch)
@@ -235,22 +237,24 @@ class Summarizer:
         self, preset: Preset, turns: Sequence[StoredTurn], message: IncomingMessage
     ) -> tuple[str, Sequence[StoredTurn]]:
         """Return a recap of the newest turns that fit into a prompt, and those turns."""
-        count_tokens, limit = counter_for_model(preset.model), await self.prompt_limit(preset)
+        count_tokens, limit = counter_for_model(preset.model), await self.max_prompt_tokens(preset)
         fitting_turns = fit_turns(turns[::-1], limit, count_tokens)[::-1]
-        messages = (Message("user", write_transcript("", fitting_turns, has_numbers=True)),)
+        messages = (Message("user", format_transcript("", fitting_turns, has_numbers=True)),)
         conversation = f"{message.address.conversation}:recap"
-        provider, prompt = background_prompt(preset, conversation, messages, _RECAP_INSTRUCTION)
-        text = await self.complete(preset, provider, prompt, message, _RECAP_TOKENS)
+        provider, prompt = build_background_prompt(
+            preset, conversation, messages, _RECAP_INSTRUCTION
+        )
+        text = await self.complete(preset, provider, prompt, message, _MAX_RECAP_TOKENS)
         return text, fitting_turns
 
     def uses_sample_model(self, preset: Preset) -> bool:
         """Return whether the bundled model writes a preset's summaries and memories."""
-        provider, model = _background_model(preset)
+        provider, model = _choose_background_model(preset)
         return self.backends[provider].is_sample_model(model)
 
-    async def prompt_limit(self, preset: Preset) -> int | None:
+    async def max_prompt_tokens(self, preset: Preset) -> int | None:
         """Return the maximum number of tokens in a prompt for a preset's summaries."""
-        provider, empty_prompt = background_prompt(preset, "", ())
+        provider, empty_prompt = build_background_prompt(preset, "", ())
         model_limit = await self.backends[provider].max_prompt_tokens(empty_prompt)
         return find_lowest_limit(preset.max_input_tokens, model_limit)
 
@@ -264,8 +268,8 @@ class Summarizer:
     ) -> str:
         readable_ids = {id(one) for one in await self.filter_turns([one.turn for one in turns])}
         turns = [one for one in turns if id(one.turn) in readable_ids]
-        messages = (Message("user", write_transcript(summary.text if summary else "", turns)),)
-        provider, prompt = background_prompt(preset, f"{conversation}:summary", messages)
+        messages = (Message("user", format_transcript(summary.text if summary else "", turns)),)
+        provider, prompt = build_background_prompt(preset, f"{conversation}:summary", messages)
         return await self.complete(preset, provider, prompt, message)
 
     async def complete(
@@ -305,7 +309,7 @@ class Summarizer:
         """Return the text, and whether the model used reasoning."""
         prompt_tokens = await counter_for_model(prompt.model).count_prompt(prompt)
         summary_preset = preset.model_copy(update={"provider": provider, "model": prompt.model})
-        async with self.pay(summary_preset, message, prompt, prompt_tokens) as request:
+        async with self.pay_for_summary(summary_preset, message, prompt, prompt_tokens) as request:
             if request.prompt.max_output_tokens is None and max_output_tokens is not None:
                 request.prompt = replace(request.prompt, max_output_tokens=max_output_tokens)
             await _stream_summary(self.backends[provider], request)
@@ -329,13 +333,13 @@ async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:
                     pass
 
 
-def _background_model(preset: Preset) -> tuple[str, str]:
+def _choose_background_model(preset: Preset) -> tuple[str, str]:
     summary_settings = preset.summary
     provider = (summary_settings and summary_settings.provider) or preset.provider
     return provider, (summary_settings and summary_settings.model) or preset.model
 
 
-def background_prompt(
+def build_background_prompt(
     preset: Preset,
     conversation: str,
     messages: Sequence[Message],
@@ -345,7 +349,7 @@ def background_prompt(
     """Return the provider of a preset's background requests, and a prompt with these messages."""
     summary_settings = preset.summary
     max_tokens = max_tokens or (summary_settings.max_output_tokens if summary_settings else None)
-    provider, model = _background_model(preset)
+    provider, model = _choose_background_model(preset)
     prompt = Prompt(
         messages=(Message("system", system or build_summary_instruction(max_tokens)), *messages),
         model=model,

@@ -24,15 +24,15 @@ class UnreadTurns:
 
     turns: tuple[StoredTurn, ...]
     """The newest 100 questions and answers, and the newest 100 observed turns, in all sessions."""
-    read_up_to: int
-    asked_up_to: int
+    last_read_id: int
+    last_asked_id: int
 
     @property
     def exchange_count(self) -> int:
         """The number of questions answered since a model was last asked for memories."""
         count, has_question = 0, False
         for one in self.turns:
-            if one.id <= self.asked_up_to or one.turn.observed:
+            if one.id <= self.last_asked_id or one.turn.observed:
                 continue
             if one.turn.role == "user":
                 has_question = True
@@ -48,24 +48,24 @@ class SqlExtractions(Store):
         unsorted_rows = yield SQL["unread_turns"].query_alone(of=conversation_key)
         rows = sorted(unsorted_rows, key=itemgetter(0))
         turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
-        read_up_to, asked_up_to = rows[0][-2:] if rows else (0, 0)
-        return UnreadTurns(tuple(turns), read_up_to, asked_up_to)
+        last_read_id, last_asked_id = rows[0][-2:] if rows else (0, 0)
+        return UnreadTurns(tuple(turns), last_read_id, last_asked_id)
 
     @transaction
-    def begin(self, conversation_key: str, unread: UnreadTurns) -> Unit[bool]:
+    def begin(self, conversation_key: str, unread_turns: UnreadTurns) -> Unit[bool]:
         """Record that a model is being asked; return False if another process already did so."""
-        positions = {"known": unread.asked_up_to, "to": unread.turns[-1].id}
+        positions = {"known": unread_turns.last_asked_id, "to": unread_turns.turns[-1].id}
         return bool((yield SQL["set_asked_to"].query_alone({"of": conversation_key, **positions})))
 
     @transaction
     def finish(
         self,
         conversation_key: str,
-        unread: UnreadTurns,
-        read_up_to: int,
+        unread_turns: UnreadTurns,
+        last_read_id: int,
         notes: Sequence[CheckedNote] = (),
     ) -> Unit[None]:
-        """Store notes, and record the turns up to `read_up_to` as read, in one transaction.
+        """Store notes, and record the turns up to `last_read_id` as read, in one transaction.
 
         If a turn was changed meanwhile, only the turns before it are recorded as read.
         """
@@ -73,9 +73,11 @@ class SqlExtractions(Store):
         yield SQL["locked_session"].query(key_values)  # so that no turn can be changed meanwhile
         for note in notes:
             yield from memories.add(note.memory, [note.source], note.outdated_fact_vector)
-        ids = json.dumps([one.id for one in unread.turns if one.id <= read_up_to])
+        ids = json.dumps([one.id for one in unread_turns.turns if one.id <= last_read_id])
         new_texts = to_dict((yield SQL["texts_of_active_turns"].query({**key_values, "rows": ids})))
-        for one in unread.turns:
+        for one in unread_turns.turns:
             if new_texts.get(one.id, one.turn.text) != one.turn.text:
-                read_up_to = min(read_up_to, one.id - 1)
-        yield SQL["set_read_to"].query({**key_values, "known": unread.read_up_to, "to": read_up_to})
+                last_read_id = min(last_read_id, one.id - 1)
+        yield SQL["set_read_to"].query(
+            {**key_values, "known": unread_turns.last_read_id, "to": last_read_id}
+        )

@@ -133,4 +133,4 @@ async def test_notes_are_stored_with_the_progress_or_not_at_all(store: Store) ->
             break
     database.queries_left = None
     assert len(await memories.visible(MemoryReader(ALICE.id, place))) == 1
-    assert (await extractions.load(LANE)).read_up_to == source.id
+    assert (await extractions.load(LANE)).last_read_id == source.id

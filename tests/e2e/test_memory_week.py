@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from typing_extensions import override
 
-from bot.memory.extraction import INSTRUCTION
+from bot.memory.extraction import NOTE_INSTRUCTION
 from tests.checkout import CHECKOUT
 from tests.support.chats import Chat, DiscordChat, Platforms, TelegramChat
 from tests.support.child_launcher import ChildLauncher
@@ -40,7 +40,7 @@ class WeekModel(Model):
 
     @override
     def write_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        if messages[0]["content"] == INSTRUCTION:
+        if messages[0]["content"] == NOTE_INSTRUCTION:
             return super().write_answer(messages)
         prompt = "\n".join(str(one["content"]) for one in messages)
         answered = [one for one in ITEMS if "answer" in one]

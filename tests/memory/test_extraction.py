@@ -11,14 +11,14 @@ from inline_snapshot import snapshot
 
 from bot.chat.memory import Memory, MemoryKind, SubjectKind
 from bot.memory.extraction import (
-    INSTRUCTION,
     MAX_NOTES,
+    NOTE_INSTRUCTION,
     Transcript,
+    build_transcript,
     check_notes,
     extract_own_words,
-    is_quoted,
-    read_notes,
-    write_transcript,
+    is_valid_quote,
+    parse_notes,
 )
 from tests.memory.extraction_setup import (
     CHARACTERS,
@@ -47,7 +47,7 @@ NOTE = {
 
 
 def transcript() -> Transcript:
-    return write_transcript(to_turns(LINES), CHARACTERS)
+    return build_transcript(to_turns(LINES), CHARACTERS)
 
 
 def accepted_memories(*notes: Mapping[str, Any]) -> list[Memory]:
@@ -98,7 +98,7 @@ def test_every_true_note_of_forty_conversations_is_kept() -> None:
         for one in read_conversations(language):
             turns = to_turns(one["said"])
             notes = true_notes(one)
-            found = check_notes(notes, write_transcript(turns, CHARACTERS), GROUP, "c")
+            found = check_notes(notes, build_transcript(turns, CHARACTERS), GROUP, "c")
             assert [each.memory.text for each in found] == [each["note"] for each in notes]
 
 
@@ -116,8 +116,8 @@ LIES: dict[str, dict[str, Any]] = {
     "a note that has nothing to do with it": {"note": "Mara is a spy"},
     "an empty note": {"note": ""},
     "a note without end": {"note": "Mara moved to Porto in May " * 20},
-    "text of the prompt": {"quote": INSTRUCTION[:60], "note": INSTRUCTION[:60]},
-    "text of the prompt behind a true quote": {"note": INSTRUCTION[:60]},
+    "text of the prompt": {"quote": NOTE_INSTRUCTION[:60], "note": NOTE_INSTRUCTION[:60]},
+    "text of the prompt behind a true quote": {"note": NOTE_INSTRUCTION[:60]},
     "text of a card": {"quote": "You are Nora, a clockmaker", "note": "Nora is a clockmaker"},
     "a recalled memory": {"quote": "Mara keeps bees", "note": "Mara keeps bees"},
     "what a character recalls of a person": {
@@ -180,7 +180,7 @@ def test_notes_about_other_people_have_the_right_subject_and_witness() -> None:
 
 def test_people_with_the_same_name_are_not_mixed_up() -> None:
     turns = to_turns([("Bob", "I moved to Porto in May"), ("bob", "I moved to Lyon in June")])
-    both = write_transcript(turns, CHARACTERS)
+    both = build_transcript(turns, CHARACTERS)
     named = both.labels.people[person("bob").id]
     note = {**NOTE, "turn": 2, "quote": "I moved to Lyon", "note": "he moved to Lyon"}
     assert check_notes([{**note, "speaker": "Bob", "about": "Bob"}], both, GROUP, "c") == []
@@ -202,13 +202,13 @@ def test_people_with_the_same_name_are_not_mixed_up() -> None:
     ],
 )
 def test_short_quotes_are_rejected(quote: str, text: str, expected: bool) -> None:
-    assert is_quoted(quote, text) is expected
+    assert is_valid_quote(quote, text) is expected
 
 
 @given(st.text(max_size=60), st.text(max_size=30))
 @example("I like  tea", "I like tea")
 def test_quote_is_accepted_only_if_it_is_in_the_text(text: str, quote: str) -> None:
-    if is_quoted(quote, text):
+    if is_valid_quote(quote, text):
         assert "".join(quote.split()) in "".join(text.split())
 
 
@@ -217,7 +217,7 @@ _VALUES = st.one_of(
     st.integers(),
     st.text(max_size=20),
     st.sampled_from([word for _, line in LINES for word in (line, *line.split())]),
-    st.sampled_from(["Mara", "Tobi", "Nora", "here", "Jonas", "fact", INSTRUCTION]),
+    st.sampled_from(["Mara", "Tobi", "Nora", "here", "Jonas", "fact", NOTE_INSTRUCTION]),
     st.lists(st.integers(), max_size=2),
 )
 
@@ -262,9 +262,9 @@ PLAIN = json.dumps([NOTE, NOTE])
     ],
 )
 def test_notes_are_found_in_any_surrounding_text(response: str, count: int) -> None:
-    assert read_notes(response) == [NOTE] * count
+    assert parse_notes(response) == [NOTE] * count
 
 
 @given(st.text(alphabet='{}[]":,quote1 \\'))
 def test_any_response_can_be_read(response: str) -> None:
-    assert len(read_notes(response)) <= MAX_NOTES
+    assert len(parse_notes(response)) <= MAX_NOTES

@@ -15,7 +15,7 @@ from bot.chat.incoming import IncomingMessage, Person
 from bot.chat.prompt import Finish, FinishReason, Prompt, ReasoningDelta, Usage
 from bot.chat.session import Claim, HistoryChange, InboxMessage, StoredTurn, Turn, TurnResult
 from bot.errors import BackendUnavailable, BudgetUsedUp
-from bot.memory.summaries import Summarizer, SummaryRequest, write_transcript
+from bot.memory.summaries import Summarizer, SummaryRequest, format_transcript
 from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset, SummaryChoice
 from bot.runtime.clock import SystemClock
@@ -140,7 +140,7 @@ async def test_empty_summary_is_requested_again_without_a_token_limit(database: 
 async def test_dropped_turns_are_summarized_with_their_speakers(database: Database) -> None:
     setup = Setup(database, ["They count."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept_turns=4, message=SAID)
+    await setup.summarizer.summarize(NORA, CHAT, kept_turn_count=4, message=SAID)
     assert await setup.summary_part() == "What was said before, in short:\nThey count."
     assert setup.asked == [
         "Conversation:\nAlice: line 0\nyou: line 1\nAlice: line 2\nyou: line 3\nAlice: line 4\n"
@@ -151,9 +151,9 @@ async def test_dropped_turns_are_summarized_with_their_speakers(database: Databa
 async def test_next_summary_extends_the_last_summary(database: Database) -> None:
     setup = Setup(database, ["They count."], ["They count on."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept_turns=4, message=SAID)
+    await setup.summarizer.summarize(NORA, CHAT, kept_turn_count=4, message=SAID)
     await setup.say(*(f"more {n}" for n in range(6)))
-    await setup.summarizer.summarize(NORA, CHAT, kept_turns=4, message=SAID)
+    await setup.summarizer.summarize(NORA, CHAT, kept_turn_count=4, message=SAID)
     assert setup.asked[1].startswith(
         "Earlier summary:\nThey count.\n\nConversation:\nAlice: line 6\n"
     )
@@ -164,8 +164,8 @@ async def test_next_summary_extends_the_last_summary(database: Database) -> None
 async def test_few_new_turns_start_no_summary(database: Database) -> None:
     setup = Setup(database, ["They count."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept_turns=4, message=SAID)
-    await setup.summarizer.summarize(NORA, CHAT, kept_turns=0, message=SAID)
+    await setup.summarizer.summarize(NORA, CHAT, kept_turn_count=4, message=SAID)
+    await setup.summarizer.summarize(NORA, CHAT, kept_turn_count=0, message=SAID)
     assert len(setup.asked) == 1
 
 
@@ -173,14 +173,14 @@ async def test_few_new_turns_start_no_summary(database: Database) -> None:
 async def test_summary_of_changed_turns_is_replaced(database: Database, change: str) -> None:
     setup = Setup(database, ["A secret."], ["Nothing."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept_turns=2, message=SAID)
+    await setup.summarizer.summarize(NORA, CHAT, kept_turn_count=2, message=SAID)
     first = {
         "edited": HistoryChange({1: "no line"}),
         "forgotten": HistoryChange(deleted_ids=[1]),
     }
     await setup.finish(TurnResult(change=first[change]))
     assert await setup.summary_part() is None
-    await setup.summarizer.summarize(NORA, CHAT, kept_turns=2, message=SAID)
+    await setup.summarizer.summarize(NORA, CHAT, kept_turn_count=2, message=SAID)
     assert "Earlier summary" not in setup.asked[1]
     assert "line 0" not in setup.asked[1]
     assert (await setup.summary_part() or "").endswith("Nothing.")
@@ -189,10 +189,10 @@ async def test_summary_of_changed_turns_is_replaced(database: Database, change: 
 async def test_edit_of_the_same_length_is_detected_by_the_next_summary(database: Database) -> None:
     setup = Setup(database, ["A secret."], ["Nothing."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept_turns=2, message=SAID)
+    await setup.summarizer.summarize(NORA, CHAT, kept_turn_count=2, message=SAID)
     edit = update(turn).where(turn.c.id == 1).values(text="lime 0")
     await database.write(lambda c: c.execute(edit).rowcount)
-    await setup.summarizer.summarize(NORA, CHAT, kept_turns=2, message=SAID)
+    await setup.summarizer.summarize(NORA, CHAT, kept_turn_count=2, message=SAID)
     assert "Alice: lime 0" in setup.asked[1]
     assert (await setup.summary_part() or "").endswith("Nothing.")
 
@@ -202,7 +202,7 @@ async def test_summary_of_turns_deleted_meanwhile_is_not_saved(database: Databas
     setup = Setup(database, [go_on, "A secret."])
     await setup.say(*LINES)
     summarizing = asyncio.create_task(
-        setup.summarizer.summarize(NORA, CHAT, kept_turns=2, message=SAID)
+        setup.summarizer.summarize(NORA, CHAT, kept_turn_count=2, message=SAID)
     )
     await wait_until(lambda: len(setup.backend.prompts) == 1)
     await setup.forget()
@@ -215,7 +215,7 @@ async def test_summary_of_turns_deleted_meanwhile_is_not_saved(database: Databas
 async def test_new_session_has_no_summary(database: Database) -> None:
     setup = Setup(database, ["They count."])
     await setup.say(*LINES)
-    await setup.summarizer.summarize(NORA, CHAT, kept_turns=2, message=SAID)
+    await setup.summarizer.summarize(NORA, CHAT, kept_turn_count=2, message=SAID)
     await setup.say(new_session=True)
     assert await setup.summary_part() is None
 
@@ -224,7 +224,7 @@ async def test_long_history_is_summarized_in_batches(database: Database) -> None
     setup = Setup(database, ["one"], ["two"])
     await setup.say(*(f"{'word ' * 30}{n}" for n in range(12)))
     small = NORA.model_copy(update={"max_input_tokens": 500})
-    await setup.summarizer.summarize(small, CHAT, kept_turns=0, message=SAID)
+    await setup.summarizer.summarize(small, CHAT, kept_turn_count=0, message=SAID)
     assert len(setup.asked) == 2
     assert "Earlier summary:\none\n" in setup.asked[1]
 
@@ -233,7 +233,7 @@ async def test_presets_without_the_key_get_no_summary(database: Database) -> Non
     setup = Setup(database, ["They count."])
     await setup.say(*LINES)
     plain = NORA.model_copy(update={"summary": None})
-    setup.summarizer.request(plain, CHAT, kept_turns=0, message=SAID)
+    setup.summarizer.request(plain, CHAT, kept_turn_count=0, message=SAID)
     assert await setup.summarizer.load_prompt_part(plain, CHAT) is None
 
 
@@ -241,9 +241,9 @@ async def test_background_task_survives_a_failed_model(database: Database) -> No
     setup = Setup(database, [BackendUnavailable("away")], ["They count."])
     await setup.say(*LINES)
     running = asyncio.create_task(setup.summarizer.run())
-    setup.summarizer.request(NORA, CHAT, kept_turns=0, message=SAID)
+    setup.summarizer.request(NORA, CHAT, kept_turn_count=0, message=SAID)
     await wait_until(lambda: len(setup.backend.prompts) == 1)
-    setup.summarizer.request(NORA, CHAT, kept_turns=0, message=SAID)
+    setup.summarizer.request(NORA, CHAT, kept_turn_count=0, message=SAID)
     await wait_until(lambda: len(setup.backend.prompts) == 2)
     while await setup.summary_part() is None:  # noqa: ASYNC110 # a database has no events
         await asyncio.sleep(0.01)
@@ -257,7 +257,7 @@ async def test_backend_forgets_the_prompt_of_a_failed_summary(database: Database
     setup = Setup(database, backend=backend)
     await setup.say(*LINES)
     with pytest.raises(BackendUnavailable):
-        await setup.summarizer.summarize(NORA, CHAT, kept_turns=2, message=SAID)
+        await setup.summarizer.summarize(NORA, CHAT, kept_turn_count=2, message=SAID)
     assert backend.forgotten == [f"{CHAT}:summary"]
 
 
@@ -267,7 +267,7 @@ async def test_summary_is_charged_as_its_provider_reports(database: Database) ->
     setup = Setup(database, ["They met.", finish], spending=spending)
     await setup.say(*LINES)
     cheap = NORA.model_copy(update={"summary": SummaryChoice(provider="cheap", model="small")})
-    await setup.summarizer.summarize(cheap, CHAT, kept_turns=0, message=SAID)
+    await setup.summarizer.summarize(cheap, CHAT, kept_turn_count=0, message=SAID)
     [(preset, request)] = spending.paid_for
     assert (preset.name, preset.provider, preset.model) == ("nora", "cheap", "small")
     assert (request.text, request.usage) == ("They met.", Usage(100, 0, 9))
@@ -283,7 +283,7 @@ def transcript_of(*said: tuple[Person | None, str], last_summary: str = "") -> s
         Turn("user", text, who, _AT) if who else Turn("assistant", text, None, _AT, "nora")
         for who, text in said
     ]
-    return write_transcript(
+    return format_transcript(
         last_summary, [StoredTurn(number, turn) for number, turn in enumerate(turns)]
     )
 

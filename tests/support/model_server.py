@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from aiohttp import web
 
-from bot.memory.extraction import INSTRUCTION
+from bot.memory.extraction import NOTE_INSTRUCTION
 from tests.support.transcripts import ANSWER_END, QUESTION, expected_answer
 from tests.waiting import wait_until
 
@@ -91,7 +91,7 @@ class Model:
     def transcripts(self) -> list[str]:
         """Return the transcripts in requests for memories."""
         asked = [one["messages"] for one in self.requests]
-        return [_text(one[-1]["content"]) for one in asked if one[0]["content"] == INSTRUCTION]
+        return [_text(one[-1]["content"]) for one in asked if one[0]["content"] == NOTE_INSTRUCTION]
 
     def newest_message(self, token: str) -> Any:
         return self.asked_about(token)[-1]["messages"][-1]["content"]
@@ -122,7 +122,7 @@ class Model:
             raise
 
     def write_answer(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        if messages[0]["content"] == INSTRUCTION:
+        if messages[0]["content"] == NOTE_INSTRUCTION:
             notes = json.dumps(self.take_notes(_text(messages[-1]["content"])), ensure_ascii=False)
             return f"```json\n{notes}\n```"
         questions = unanswered_questions(messages)
