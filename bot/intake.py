@@ -214,7 +214,9 @@ class HistoryRouter:
         quoted_id = message.quote.message_id if message.quote is not None else None
         if quoted_id is None:
             return new_history
-        stored_conversation = await self._index.find_received(message.address, message.external_key)
+        stored_conversation = await self._index.find_conversation(
+            message.address, message.external_key
+        )
         if stored_conversation is not None:  # the message was stored before
             return parse_address(stored_conversation).history
         locations = await self._index.locate(message.address, [quoted_id])
@@ -275,7 +277,7 @@ class HistoryRouter:
         address, button = press.address, parse_button(press)
         if button is not None:
             event_key = button.part.removeprefix(f"{address.source}:").rpartition("/")[0]
-            conversation = await self._index.find_received(address, event_key)
+            conversation = await self._index.find_conversation(address, event_key)
             if conversation is not None:
                 return _with_history(press, parse_address(conversation).history)
         if press.message_id is not None:

@@ -40,7 +40,7 @@ class AnswerSearch:
     until: float | None = None
     """The end of the period that starts at `since`; both are in Unix seconds."""
     sort: str = ""
-    """Which answers come first, see `ORDERS` in storage/reports.py; empty: the newest."""
+    """Which answers come first, see `SORT_ORDERS` in storage/reports.py; empty: the newest."""
     before: int | None = None
     """Only answers with a number below this one; ignored in other orders."""
 

@@ -59,7 +59,7 @@ from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.data_dir import create_data_dir
 from bot.storage.database import open_database
 from bot.telemetry.json_lines import JsonLines
-from bot.telemetry.logs import only_warnings_logged
+from bot.telemetry.logs import log_only_warnings
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
 
@@ -92,7 +92,7 @@ def check(
     """
     os.putenv("RES_OPTIONS", _RESOLVER_OPTIONS)
     json_output = JsonLines(sys.stdout, wants_json_output)
-    with contextlib.redirect_stdout(json_output) as output, only_warnings_logged():
+    with contextlib.redirect_stdout(json_output) as output, log_only_warnings():
 
         def report(line: str) -> None:
             output.level = "error" if line.startswith("WRONG") else "info"

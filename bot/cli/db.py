@@ -25,24 +25,29 @@ from bot.storage.data_dir import DataDirUse, create_data_dir, lock_data_dir
 from bot.storage.database import (
     NEWEST_REVISION,
     Database,
+    find_sqlite_file,
     open_database,
     open_without_decrypting,
     parse_url,
     read_revision,
-    sqlite_file,
     upgrade_tables,
 )
-from bot.storage.forgetting import FILE_NAME, Tombstone, read_tombstones
+from bot.storage.forgetting import TOMBSTONE_FILE, Tombstone, read_tombstones
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
-from bot.storage.restoring import copy_backup, last_write_time, prepare_restored, replace_database
+from bot.storage.restoring import (
+    copy_backup,
+    find_last_write_time,
+    prepare_restored_database,
+    replace_database,
+)
 from bot.storage.rewriting import rewrite_texts
 from bot.storage.web_channels import SqlWebChannels, WebMessageBlanker
 
 _TombstoneFiles = Annotated[
     list[Path] | None,
     typer.Option(
-        help=f"A {FILE_NAME} of another process's data directory; may be given several times."
+        help=f"A {TOMBSTONE_FILE} of another process's data directory; may be given several times."
     ),
 ]
 
@@ -97,7 +102,7 @@ def back_up_database(
     """Back up the SQLite database to a new file, even while the service runs."""
     settings = read_settings()
     require_database(settings)
-    database_file = sqlite_file(settings.sqlalchemy_url)
+    database_file = find_sqlite_file(settings.sqlalchemy_url)
     if database_file is None:
         raise SettingsError("TROUPE_DATABASE_URL is a PostgreSQL database; back it up with pg_dump")
     backup_size = back_up(database_file, file)
@@ -144,7 +149,7 @@ def restore_database(
     troupe.db.replaced, with a number if that file exists.
     """
     settings = read_settings()
-    database_file = sqlite_file(settings.sqlalchemy_url)
+    database_file = find_sqlite_file(settings.sqlalchemy_url)
     if database_file is None:
         raise SettingsError(
             "TROUPE_DATABASE_URL is a PostgreSQL database; restore it with its own tools, then run"
@@ -153,7 +158,7 @@ def restore_database(
     tombstones = _read_all_tombstones(settings, forgotten)
     with _stopped_service(settings):
         now = SystemClock().now()
-        cutoff = min(last_write_time(database_file) or now, now)
+        cutoff = min(find_last_write_time(database_file) or now, now)
         backup = copy_backup(file, database_file)
         counts = run_async(_prepare_restored(settings, f"sqlite:///{backup}", tombstones, cutoff))
         old_file = replace_database(backup, database_file, cutoff)
@@ -235,7 +240,7 @@ async def _prepare_restored(
     settings: Settings, url: str, tombstones: Sequence[Tombstone], cutoff: float
 ) -> tuple[int, int]:
     async with open_database(url, settings.text_encryption) as database:
-        counts = await prepare_restored(database, tombstones, cutoff, SystemClock().now())
+        counts = await prepare_restored_database(database, tombstones, cutoff, SystemClock().now())
         await _delete_web_messages(database, tombstones)
         cutoff_text = datetime.fromtimestamp(cutoff, UTC).isoformat(timespec="seconds")
         await log_change(database, "restore database", f"answered until {cutoff_text}")
@@ -259,7 +264,7 @@ def _read_all_tombstones(settings: Settings, files: Sequence[Path] | None) -> li
     for file in files or ():
         if not file.is_file():
             raise UserError(f"there is no file {file}")
-    return read_tombstones([settings.data_dir / FILE_NAME, *(files or ())])
+    return read_tombstones([settings.data_dir / TOMBSTONE_FILE, *(files or ())])
 
 
 def _delete_slots(settings: Settings) -> None:

@@ -49,7 +49,7 @@ from bot.setup import (
     try_model,
     write_variables,
 )
-from bot.telemetry.logs import only_warnings_logged
+from bot.telemetry.logs import log_only_warnings
 
 T = TypeVar("T")
 _STOPPED_EXIT_CODE = 130
@@ -105,7 +105,7 @@ def init(
     try:
         if not yes:
             print_line("Set up Troupe: Enter skips a question, and nothing is saved until the end.")
-        with only_warnings_logged():
+        with log_only_warnings():
             choice = _choose_model(flag_choice, pull, settings, check=check, yes=yes)
             bots = _choose_bots(tokens, settings, check=check, yes=yes)
             admins += _choose_first_admin(bots, first_admin, settings, may_ask=not (yes or admins))

@@ -30,11 +30,11 @@ from bot.storage.data_dir import create_data_dir
 from bot.storage.database import Database, database_exists, open_database
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.forgetting import (
-    FILE_NAME,
+    TOMBSTONE_FILE,
     PersonalData,
-    channel_conversations,
+    list_channel_conversations,
+    list_server_conversations,
     record_tombstone,
-    server_conversations,
 )
 from bot.storage.inbox import SqlInbox
 from bot.storage.operation import AuditLog, NodeRegistry, PauseStore
@@ -435,7 +435,7 @@ def forget(
 
     async def request_deletions(database: Database) -> Sequence[str]:
         clock = SystemClock()
-        record_deletion = partial(record_tombstone, read_settings().data_dir / FILE_NAME)
+        record_deletion = partial(record_tombstone, read_settings().data_dir / TOMBSTONE_FILE)
         personal_data = PersonalData(database, clock, record_deletion)
         changed_scopes: Sequence[str] = [subject]
         if user:
@@ -444,7 +444,9 @@ def forget(
             personas = UserPersonas(SqlChatSettings(database, clock))
             await personas.delete_settings(user, await personal_data.list_settings(user))
         else:
-            find_conversations = channel_conversations if channel else server_conversations
+            find_conversations = (
+                list_channel_conversations if channel else list_server_conversations
+            )
             conversation_keys = await find_conversations(database, place)
             # A private chat on Telegram has the person's id; `--user` deletes their characters.
             if not place.partition(":")[2].isdecimal():
@@ -472,7 +474,7 @@ app.add_typer(keys_app, name="keys")
 @keys_app.command("new")
 def print_new_key() -> None:
     """Print a new key for TROUPE_ENCRYPTION_KEYS; keep it outside the database."""
-    print_line(_import_fernets().new_encryption_key())
+    print_line(_import_fernets().generate_encryption_key())
 
 
 @keys_app.command("add")

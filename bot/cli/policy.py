@@ -15,7 +15,7 @@ from bot.service.drill import run_drill
 from bot.service.policy import describe_policy
 from bot.settings import read_settings
 from bot.storage.data_kinds import KEPT_IDS
-from bot.telemetry.logs import only_warnings_logged
+from bot.telemetry.logs import log_only_warnings
 
 app = command_app()
 
@@ -46,7 +46,7 @@ def policy(
             print_line("")
         return
     require_database(settings)
-    with only_warnings_logged():
+    with log_only_warnings():
         result = run_async(run_drill(settings))
     for place in sorted({*result.counts_before, *result.counts_after}):
         old_count, new_count = result.counts_before.get(place, 0), result.counts_after.get(place, 0)

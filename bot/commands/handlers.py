@@ -103,7 +103,7 @@ class CommandHandlers:
             request.incoming, _SEE_DECISIONS_ACTION, audited_as="read decisions"
         )
         lines = await self.decisions.describe_recent(request.incoming.address.channel)
-        reasons = await self.dead_letters.refusals(request.incoming.address.lane)
+        reasons = await self.dead_letters.list_refusal_reasons(request.incoming.address.lane)
         refusal_lines = [
             translatable("⚠ Not delivered here: “{reason}”", reason=one)
             for one in reversed(reasons)

@@ -122,7 +122,7 @@ class MemoryHandlers:
     async def list_memories(self, request: CommandRequest) -> CommandResult:
         """List memories: the asker's, those that may be known in this chat, or a character's."""
         message, argument = request.incoming, request.argument
-        memories = await self.memories.visible(_create_reader(message))
+        memories = await self.memories.list_visible(_create_reader(message))
         if argument.lower() in {"", "mine"}:
             own_memories = [one for one in memories if _concerns_person(message.author.id, one)]
             heading = translatable(
@@ -260,7 +260,9 @@ class MemoryHandlers:
             raise UserError(problem)
         reach = _REACH_BY_WORD[reach_word]
         audience = memory.place.audience_with_reach(reach) if reach else None
-        new_memory = await self.memories.widen(memory.id, _create_reader(message), audience)
+        new_memory = await self.memories.widen_audience(
+            memory.id, _create_reader(message), audience
+        )
         return await self._show_memory(request, new_memory)
 
     @private_command(
@@ -300,7 +302,7 @@ class MemoryHandlers:
     async def export_memories(self, request: CommandRequest) -> CommandResult:
         """Export the asker's memories, this private chat, or a character with its memories."""
         message, argument, person = request.incoming, request.argument, request.incoming.author.id
-        memories = await self.memories.visible(_create_reader(message))  # the newest first
+        memories = await self.memories.list_visible(_create_reader(message))  # the newest first
         memories = [one for one in reversed(memories) if one.state is MemoryState.KEPT]
         own_memories = [one for one in memories if _concerns_person(person, one)]
         text = translatable("Your memories: {count}", count=len(own_memories))
@@ -469,7 +471,7 @@ class MemoryHandlers:
         preset = await characters.load_newest_version(name)
         lorebook = preset.parsed_lorebook
         lore = {one.content for one in lorebook.entries} if lorebook else set()
-        visible = await self.memories.visible(_create_reader(message))
+        visible = await self.memories.list_visible(_create_reader(message))
         candidates = [one for one in visible if _can_be_lore(message, one) and one.text not in lore]
         selection = [one for one in candidates if last_word.lower() == "all" or one.id == number]
         if number is not None and not selection:
@@ -493,7 +495,7 @@ class MemoryHandlers:
     async def _find_by_number(self, request: CommandRequest) -> Memory:
         """Return the memory whose number starts the command's text; raises `UserError`."""
         number = _parse_number(request.argument.partition(" ")[0])
-        visible_memories = await self.memories.visible(_create_reader(request.incoming))
+        visible_memories = await self.memories.list_visible(_create_reader(request.incoming))
         memory = next((one for one in visible_memories if one.id == number), None)
         if memory is None:
             raise UserError(_UNKNOWN_MEMORY_NOTICE)

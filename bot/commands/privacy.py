@@ -99,7 +99,7 @@ class DeletionRequests:
 
     async def request_channel_deletion(self, message: IncomingMessage) -> int:
         """Queue the deletion of the channel's other histories; return their number of turns."""
-        turn_counts = dict(await self.history_index.turn_counts(message.address))
+        turn_counts = dict(await self.history_index.count_turns(message.address))
         turn_counts.pop(message.address.conversation, None)
         await self._queue_deletions(turn_counts, message, None)
         return sum(turn_counts.values())
@@ -153,7 +153,7 @@ class ForgottenConversations(ConversationMemory):
     async def forget_new_deletions(self) -> None:
         """Drop the conversations deleted since the last call, by any process."""
         started_at = self.clock.now()
-        deletions = await self.data.forgotten_since(self._read_since)
+        deletions = await self.data.find_deletions_since(self._read_since)
         for key in sorted({key for row, key in deletions.items() if row not in self._seen_ids}):
             await self.forget(key)
         self._seen_ids, self._read_since = frozenset(deletions), started_at - _OVERLAP_SECONDS

@@ -301,7 +301,9 @@ class Sender:
         is_message_gone = isinstance(error, MessageNotFound)
         was_deleted = is_message_gone and self._limits(row).reports_deletions
         if row.op is OutboxOperation.EDIT and row.external_id is not None and not was_deleted:
-            return await self.outbox.queue_as_new_message(row, str(error), is_gone=is_message_gone)
+            return await self.outbox.queue_as_new_message(
+                row, str(error), is_message_gone=is_message_gone
+            )
         is_reaction = row.op is OutboxOperation.REACT
         if is_reaction and not is_message_gone and not await self.outbox.has_message(row.turn):
             return await self.outbox.give_up(row, str(error), row.content.text)

@@ -36,7 +36,7 @@ _MIN_EXCHANGES = 6
 _MIN_EXCHANGES_WHEN_QUIET = 2
 _QUIET_SECONDS = 600.0
 _MAX_OUTPUT_TOKENS = 800
-_MAX_TRANSCRIPT_TOKENS = 8000  # of turns in one prompt
+_MAX_TRANSCRIPT_TOKENS = 8000
 _NOTICE_KEY = "persona_memories"
 """The key of the setting that says whether a person was told about memories of them. `/forget me`
 deletes it, like all settings whose keys start with "persona"."""
@@ -122,7 +122,7 @@ class MemoryExtractor:
                 one.stop_timer()
 
     async def extract_if_due(self, conversation: str) -> None:
-        """Extract memories if there were enough exchanges; fewer suffice after a quiet time."""
+        """Extract memories if there were enough exchanges; fewer suffice after a quiet period."""
         chat = self._recent_chats.get(conversation)
         if chat is None:
             return
@@ -130,7 +130,7 @@ class MemoryExtractor:
         unread_turns = await self.extractions.load(conversation)
         exchange_count = unread_turns.exchange_count
         is_quiet = self.clock.now() - chat.active_presets[-1][0].timestamp() >= _QUIET_SECONDS
-        if is_quiet:  # the next answer starts to watch it again
+        if is_quiet:  # the next answer adds it again
             del self._recent_chats[conversation]
         if exchange_count < (_MIN_EXCHANGES_WHEN_QUIET if is_quiet else _MIN_EXCHANGES):
             chat.exchange_count += exchange_count
@@ -174,10 +174,10 @@ class MemoryExtractor:
         try:
             await self.extractions.finish(conversation, unread_turns, last_read_id, complete_notes)
         finally:  # a failed transaction may be committed
-            self.recaller.memories.read_again_for([one.memory for one in complete_notes])
+            self.recaller.memories.invalidate_cache([one.memory for one in complete_notes])
 
     async def _select_readable_turns(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
-        """Drop turns of people who opted out, and observed turns of those who allow only `HERE`."""
+        """Drop turns of people who opted out, and observed turns if they consent only to `HERE`."""
         ids = {id(one) for one in await self.summarizer.filter_turns([one.turn for one in turns])}
         people = {one.turn.speaker.id for one in turns if one.turn.observed and one.turn.speaker}
         consents = {one: await self.find_consent(one) for one in people}

@@ -39,7 +39,7 @@ from bot.storage.summaries import SqlSummaries
 from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
 
-_MAX_TRANSCRIPT_TOKENS = 4000  # of turns in one prompt
+_MAX_TRANSCRIPT_TOKENS = 4000
 # Of the prompt's limit; the rest is for the last summary and for estimation errors.
 _TRANSCRIPT_SHARE = 0.5
 _TOKENS_PER_NAME = 6
@@ -212,7 +212,7 @@ class Summarizer:
     async def summarize(
         self, preset: Preset, conversation: str, kept_turn_count: int, message: IncomingMessage
     ) -> None:
-        """Extend the summary to all but the newest `kept_turn_count`, if that adds enough turns."""
+        """Summarize all but the newest `kept_turn_count` turns, if that adds enough turns."""
         session_turns = await self.summaries.load_turns(conversation)
         old_turns = session_turns.turns[: max(0, len(session_turns.turns) - kept_turn_count)]
         summary = session_turns.summary

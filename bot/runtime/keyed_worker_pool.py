@@ -17,7 +17,7 @@ import structlog
 from bot.errors import StoreError
 from bot.ports import Clock, Signals
 from bot.runtime.tasks import cancel_and_wait
-from bot.telemetry.metrics import KEYS_IN_PROGRESS
+from bot.telemetry.metrics import ITEMS_IN_PROGRESS
 
 Item = TypeVar("Item")
 
@@ -84,7 +84,7 @@ class KeyedWorkerPool(Generic[Item]):
         self._claim_lock = asyncio.Lock()
         self.is_stopping = False
         self._is_drained = False
-        KEYS_IN_PROGRESS.labels(self.queue).set_function(lambda: len(self._tasks))
+        ITEMS_IN_PROGRESS.labels(self.queue).set_function(lambda: len(self._tasks))
         remote_handler = self._add_remotely_woken_keys if self.wakes_keys else None
         self.signals.subscribe(self.queue, self._add_woken_keys, remote_handler)
         if self.extra_urgent_slots:

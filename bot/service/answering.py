@@ -36,7 +36,7 @@ from bot.service.options import Role
 from bot.service.policy import list_recipients
 from bot.settings import collect_secrets
 from bot.storage.extractions import SqlExtractions
-from bot.storage.retention import FORGOTTEN_SECONDS, retention_start
+from bot.storage.retention import FORGOTTEN_RETENTION_SECONDS, retention_start
 from bot.storage.summaries import SqlSummaries
 from bot.storage.web_channels import WebMessageBlanker
 from bot.telemetry.secret_masker import SecretMasker
@@ -257,7 +257,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             ],
             self.personal_data,
             self.clock,
-            FORGOTTEN_SECONDS,
+            FORGOTTEN_RETENTION_SECONDS,
         )
 
     @cached_property
@@ -266,7 +266,7 @@ class AnsweringContainer(MessagingContainer, ABC):
         return KeyedWorkerPool(
             CONVERSATIONS_TOPIC,
             signals=self.signals,
-            find_ready_keys=lambda limit: self.conversations.list_ready(
+            find_ready_keys=lambda limit: self.conversations.list_ready_conversations(
                 limit, self.platforms.keys()
             ),
             claim=self._claim_conversations,

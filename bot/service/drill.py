@@ -52,11 +52,11 @@ from bot.service.container import Container
 from bot.service.options import RunOptions
 from bot.service.resources import open_resources
 from bot.settings import AccessSettings, BudgetSettings, Settings
-from bot.storage.column_types import encryptable_columns
-from bot.storage.copying import primary_key, read_page
+from bot.storage.column_types import list_encryptable_columns
+from bot.storage.copying import get_primary_key, read_page
 from bot.storage.data_kinds import KEPT_IDS
 from bot.storage.events import DRILL_PLATFORM
-from bot.storage.forgetting import FILE_NAME
+from bot.storage.forgetting import TOMBSTONE_FILE
 from bot.storage.leases import read_installation_id
 from bot.storage.statements import SQL
 from bot.storage.tables import metadata
@@ -287,7 +287,7 @@ class _Drill:
             while rows := await read_page(self.container.database, table, last_key):
                 for column, value in (item for row in rows for item in row.items()):
                     yield f"{table.name}.{column}", self._decode_text(value)
-                last_key = primary_key(table, rows[-1])
+                last_key = get_primary_key(table, rows[-1])
         prefix = f"troupe:{await read_installation_id(self.container.database)}:"
         for key in await self._list_redis_keys(f"{prefix}*"):
             is_text = await self.redis.type(key) == b"string"
@@ -297,7 +297,7 @@ class _Drill:
             kind = key.decode().removeprefix(prefix).partition(":")[0]
             yield f"redis {kind}", " ".join([key.decode(), *map(self._decode_text, values)])
         for path in self.container.settings.data_dir.rglob("*"):
-            if path.is_file() and path.name != FILE_NAME:
+            if path.is_file() and path.name != TOMBSTONE_FILE:
                 yield f"file {path.parent.name}", path.read_text()
 
     def _decode_text(self, value: Any) -> str:
@@ -322,7 +322,7 @@ class _Drill:
 
 def _delete_rows(connection: Connection) -> None:
     for table in metadata.sorted_tables:
-        encryptable = encryptable_columns(table)
+        encryptable = list_encryptable_columns(table)
         texts = [one for one in table.c if isinstance(one.type, Text) and one not in encryptable]
         if texts:
             connection.execute(delete(table).where(or_(*(one.contains(ROW_TAG) for one in texts))))

@@ -40,7 +40,7 @@ class EventSender:
         try:
             while True:
                 try:
-                    sent_positions = sent_positions or await self.events.start_positions()
+                    sent_positions = sent_positions or await self.events.load_sent_positions()
                     for kind in EventKind:
                         await self._send_newer_events(kind, sent_positions, client)
                     failure_count = 0

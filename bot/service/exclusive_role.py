@@ -182,7 +182,7 @@ class ShardReceiver:
         """Return how many shards this process should receive; on errors, the previous number."""
         try:
             await self.leases.take(member_lease, _MEMBER_LEASE_SECONDS)
-            members = await self.leases.held_roles(self._member_lease_prefix)
+            members = await self.leases.list_held_roles(self._member_lease_prefix)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
             return self._shard_share

@@ -332,7 +332,7 @@ class MessagingContainer(StorageContainer, ABC):
         return KeyedWorkerPool(
             _LANE_QUEUE_NAME,
             signals=self.signals,
-            find_ready_keys=lambda limit: self.outbox.due_lanes(limit, self.platforms.keys()),
+            find_ready_keys=lambda limit: self.outbox.list_due_lanes(limit, self.platforms.keys()),
             claim=self._sender.claim,
             process=self._sender.deliver_lane,
             max_concurrent=_MAX_CONCURRENT_LANES,

@@ -6,9 +6,14 @@ from bot.backends.spec import ModelFileSettings
 from bot.prompting.presets.preset import Preset
 from bot.service.backends import used_models
 from bot.settings import Settings
-from bot.storage.column_types import encryptable_columns
+from bot.storage.column_types import list_encryptable_columns
 from bot.storage.data_kinds import DATA_KINDS, DataKind, PolicySection
-from bot.storage.retention import FORGOTTEN_SECONDS, INBOX_SECONDS, OUTBOX_SECONDS, USAGE_SECONDS
+from bot.storage.retention import (
+    FORGOTTEN_RETENTION_SECONDS,
+    INBOX_RETENTION_SECONDS,
+    OUTBOX_RETENTION_SECONDS,
+    USAGE_RETENTION_SECONDS,
+)
 from bot.storage.tables import metadata
 
 
@@ -20,9 +25,16 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
     recipients = ", ".join(
         f"{name} (on the bot's machine)" if is_local else name for name, is_local in places.items()
     )
-    retention_seconds = {"inbox": INBOX_SECONDS, "outbox": OUTBOX_SECONDS, "usage": USAGE_SECONDS}
+    retention_seconds = {
+        "inbox": INBOX_RETENTION_SECONDS,
+        "outbox": OUTBOX_RETENTION_SECONDS,
+        "usage": USAGE_RETENTION_SECONDS,
+    }
     days = {name: each / 86_400 for name, each in retention_seconds.items()}
-    days |= {"forgotten": FORGOTTEN_SECONDS / 86_400, "receipts": settings.kept_receipt_days}
+    days |= {
+        "forgotten": FORGOTTEN_RETENTION_SECONDS / 86_400,
+        "receipts": settings.kept_receipt_days,
+    }
     spans = {name: f"{each:g} days" for name, each in days.items()}
     history = settings.history_days
     spans["history"] = "until /forget" if history is None else f"{history:g} days, or until /forget"
@@ -61,7 +73,7 @@ def list_recipients(
 
 
 def _describe_encryption(kind: DataKind, settings: Settings) -> str:
-    has_texts = any(encryptable_columns(metadata.tables[name]) for name in kind.tables)
+    has_texts = any(list_encryptable_columns(metadata.tables[name]) for name in kind.tables)
     if kind.encryption:
         return kind.encryption
     if has_texts or "Redis" in kind.place:

@@ -29,7 +29,7 @@ from bot.storage.conversations import Conversations
 from bot.storage.data_dir import DataDirUse
 from bot.storage.dead_letters import DeadLetters
 from bot.storage.events import EventLog
-from bot.storage.forgetting import FILE_NAME, PersonalData, Tombstone, record_tombstone
+from bot.storage.forgetting import TOMBSTONE_FILE, PersonalData, Tombstone, record_tombstone
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.storage.leases import SqlRoleLeases
@@ -153,7 +153,7 @@ class StorageContainer:
         return Conversations(self.database, self.clock, sender, self._record_tombstone, windows)
 
     def _record_tombstone(self, tombstone: Tombstone) -> None:
-        record_tombstone(self.settings.data_dir / FILE_NAME, tombstone)
+        record_tombstone(self.settings.data_dir / TOMBSTONE_FILE, tombstone)
 
     def exclusive_role(self, name: str) -> ExclusiveRole:
         """Return a role that only one process of the installation holds at a time."""

@@ -38,7 +38,7 @@ class SqlChatSettings(ClockStore, ChatSettings):
         if value is None:
             yield SQL["reset_choice"].query(setting_key)
         else:
-            choice = {"value": value, "by": author, "conversation": _find_conversation(scope)}
+            choice = {"value": value, "by": author, "conversation": _extract_conversation(scope)}
             yield SQL["set_choice"].query({**setting_key, **choice, "at": at})
 
     @override
@@ -58,8 +58,8 @@ def _to_setting(row: Sequence[Any]) -> tuple[str, str, str]:
     return scope, key, value
 
 
-def _find_conversation(scope: str) -> str:
-    """Return the conversation in a scope `person@conversation`, or "" for other scopes."""
+def _extract_conversation(scope: str) -> str:
+    """Return the conversation from a scope `person@conversation`, or "" for other scopes."""
     person, _, conversation = scope.partition("@")
     return conversation if ":" in person else ""
 
@@ -86,9 +86,9 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._clock = clock
         self._max_age_seconds = max_age_seconds
         # each scope's settings, and when they were read
-        self._scopes: OrderedDict[str, tuple[Mapping[str, str], float]] = OrderedDict()
+        self._cached_scopes: OrderedDict[str, tuple[Mapping[str, str], float]] = OrderedDict()
         self._uncacheable_until: dict[str, float] = {}  # scopes not to cache, and until when
-        self._pending_changes = 0
+        self._change_count = 0
         signals.subscribe(CHAT_SETTINGS_TOPIC, self._drop_cached_scopes)
 
     @override
@@ -113,13 +113,13 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         now = self._clock.monotonic()
         values_by_scope: dict[str, Mapping[str, str]] = {}
         missing_scopes: dict[str, None] = {}
-        oldest_allowed = -math.inf if self._max_age_seconds is None else now - self._max_age_seconds
+        min_read_at = -math.inf if self._max_age_seconds is None else now - self._max_age_seconds
         for scope in scopes:
-            cached_scope = self._scopes.get(scope)
-            if cached_scope is None or cached_scope[1] < oldest_allowed:
+            cached_scope = self._cached_scopes.get(scope)
+            if cached_scope is None or cached_scope[1] < min_read_at:
                 missing_scopes[scope] = None
             else:
-                self._scopes.move_to_end(scope)
+                self._cached_scopes.move_to_end(scope)
                 values_by_scope[scope] = cached_scope[0]
         if missing_scopes:
             values_by_scope |= await self._read_scopes(list(missing_scopes), now)
@@ -135,10 +135,10 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._signals.publish(CHAT_SETTINGS_TOPIC, [conversation])
 
     async def _read_scopes(self, scopes: Sequence[str], now: float) -> dict[str, Mapping[str, str]]:
-        changes_before = self._pending_changes
+        old_change_count = self._change_count
         stored_scopes = await self._sql_settings.get_scopes(scopes)
         values_by_scope = {scope: stored_scopes.get(scope, _NO_SETTINGS) for scope in scopes}
-        if changes_before == self._pending_changes:  # otherwise the values may be outdated
+        if old_change_count == self._change_count:  # otherwise the values may be outdated
             for scope, values in values_by_scope.items():
                 self._cache_scope(scope, values, now)
         return values_by_scope
@@ -146,15 +146,17 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
     def _cache_scope(self, scope: str, values: Mapping[str, str], read_at: float) -> None:
         if read_at < self._uncacheable_until.get(scope, 0.0):
             return
-        self._scopes[scope] = values, read_at
-        self._scopes.move_to_end(scope)
-        if len(self._scopes) > _MAX_CACHED_SCOPES:
-            self._scopes.popitem(last=False)
+        self._cached_scopes[scope] = values, read_at
+        self._cached_scopes.move_to_end(scope)
+        if len(self._cached_scopes) > _MAX_CACHED_SCOPES:
+            self._cached_scopes.popitem(last=False)
 
     def _drop_cached_scopes(self, scopes: Sequence[str]) -> None:
-        self._pending_changes += 1
-        endings = tuple(f"@{scope}" for scope in scopes)
+        self._change_count += 1
+        suffixes = tuple(f"@{scope}" for scope in scopes)
         changed_scopes = frozenset(scopes)
-        outdated = [one for one in self._scopes if one in changed_scopes or one.endswith(endings)]
-        for one in outdated:
-            del self._scopes[one]
+        outdated_scopes = [
+            one for one in self._cached_scopes if one in changed_scopes or one.endswith(suffixes)
+        ]
+        for one in outdated_scopes:
+            del self._cached_scopes[one]

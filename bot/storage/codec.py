@@ -46,17 +46,17 @@ class TextCodec:
         """Return the decrypted text; raises `UnknownEncryptionKey` or `Undecodable`."""
         raise UnknownEncryptionKey
 
-    def encode(self, plain: Any) -> Any:
+    def encode(self, value: Any) -> Any:
         """Encode a text or bytes for storage; None and empty values stay unchanged."""
-        if not plain:
-            return plain
-        if isinstance(plain, str):
+        if not value:
+            return value
+        if isinstance(value, str):
             if self.encrypting_key_id:
-                return _ENCRYPTED_MARK + self.encrypt(plain.encode())
-            return _ENCRYPTED_MARK + plain if plain.startswith(_ENCRYPTED_MARK) else plain
+                return _ENCRYPTED_MARK + self.encrypt(value.encode())
+            return _ENCRYPTED_MARK + value if value.startswith(_ENCRYPTED_MARK) else value
         if self.encrypting_key_id:
-            return _ENCRYPTED_MARK_BYTES + self.encrypt(plain).encode()
-        return _ENCRYPTED_MARK_BYTES + plain if plain.startswith(_ENCRYPTED_MARK_BYTES) else plain
+            return _ENCRYPTED_MARK_BYTES + self.encrypt(value).encode()
+        return _ENCRYPTED_MARK_BYTES + value if value.startswith(_ENCRYPTED_MARK_BYTES) else value
 
     def decode(self, stored_value: Any) -> Any:
         """Decode a stored value; raises the same errors as `decrypt`."""
@@ -72,7 +72,7 @@ class TextCodec:
 
     def reencode(self, stored_value: Any) -> Any:
         """Return a stored value, re-encoded with the newest key."""
-        if not stored_value or _key_id(stored_value) == self.encrypting_key_id:
+        if not stored_value or _extract_key_id(stored_value) == self.encrypting_key_id:
             return stored_value
         return self.encode(self.decode(stored_value))
 
@@ -81,15 +81,15 @@ class PassThroughCodec(TextCodec):
     """Leaves stored values unchanged, to copy whole rows."""
 
     @override
-    def encode(self, plain: Any) -> Any:
-        return plain
+    def encode(self, value: Any) -> Any:
+        return value
 
     @override
     def decode(self, stored_value: Any) -> Any:
         return stored_value
 
 
-def _key_id(stored_value: str | bytes) -> str:
+def _extract_key_id(stored_value: str | bytes) -> str:
     """Return the id of a stored value's key; "" if it is not encrypted."""
     prefix = stored_value if isinstance(stored_value, str) else stored_value[:32].decode("latin-1")
     return (

@@ -51,5 +51,5 @@ class EncryptableBytes(_EncryptableType):
     cache_ok = True
 
 
-def encryptable_columns(table: Table) -> list[Column[Any]]:
+def list_encryptable_columns(table: Table) -> list[Column[Any]]:
     return [one for one in table.columns if isinstance(one.type, _EncryptableType)]

@@ -60,7 +60,7 @@ class Conversations(StoredTurns):
         self._shared_windows = shared_windows
 
     @transaction
-    def list_ready(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
+    def list_ready_conversations(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
         """Return unclaimed conversations with unanswered messages, longest waiting first."""
         values = {"served": encode_sources(sources), "most": limit, "now": self._clock.now()}
         rows = yield SQL["ready_conversations"].query_alone(values)
@@ -162,18 +162,18 @@ class Conversations(StoredTurns):
     ) -> Unit[None]:
         """Record how a message is being processed, to trace crashes; NONE deletes the record."""
         yield from finishing.lock_claim(claim)
-        rows = [{"message": one, "attempted": int(attempt)} for one in _message_ids(message)]
+        rows = [{"message": one, "attempted": int(attempt)} for one in _list_message_ids(message)]
         yield SQL["record_attempt"].query_many(rows)
 
     @transaction
-    def load_waiting(self, claim: Claim, limit: int) -> Unit[Sequence[InboxMessage]]:
+    def load_waiting_messages(self, claim: Claim, limit: int) -> Unit[Sequence[InboxMessage]]:
         """Return up to `limit` unanswered messages, oldest first, including the current one."""
         values = {"of": claim.conversation, "newer_than": 0, "most": limit}
         rows = yield SQL["following_messages"].query(values)
         return decode_all("inbox", [NextMessage(*row[:-1]) for row in rows], _to_message)
 
     @transaction
-    def load_after(
+    def load_messages_after(
         self, claim: Claim, message: InboxMessage, limit: int
     ) -> Unit[Sequence[InboxMessage]]:
         """Return the messages waiting after `message`, up to an event that is processed alone."""
@@ -251,8 +251,11 @@ class Conversations(StoredTurns):
         is none or `begin_next` is false, the conversation is released.
         """
         at = current_moment(self._clock)
-        rows = finishing.FinishedRows(
-            message_ids=[*_message_ids(message), *(one.id for one in message.refused_messages)],
+        rows = finishing.ResultRows(
+            message_ids=[
+                *_list_message_ids(message),
+                *(one.id for one in message.refused_messages),
+            ],
             turns=[
                 *(to_turn_row(one) for one in result.turns),
                 *(to_turn_row(one, is_active=False) for one in result.open_questions),
@@ -278,9 +281,9 @@ class Conversations(StoredTurns):
                 await self._shared_windows.drop(claim)
             await self._database.truncate_log()
         if window is not None and not result.new_session and result.change is None:
-            removed_turns = result.removed_range or result.replaced_range
-            if removed_turns is not None:
-                window = window.without_turns(removed_turns)
+            removed_range = result.removed_range or result.replaced_range
+            if removed_range is not None:
+                window = window.without_turns(removed_range)
             window = window.with_turns([_row_to_turn(row) for row in rows.turns if row["active"]])
             self.windows.put(claim, window)
             if self._shared_windows is not None and next_message is None:
@@ -316,5 +319,5 @@ def _row_to_turn(row: Mapping[str, object]) -> Turn:
     return to_turn([row[name] for name in TURN_COLUMNS])
 
 
-def _message_ids(message: InboxMessage) -> list[int]:
+def _list_message_ids(message: InboxMessage) -> list[int]:
     return [message.id, *(one.id for one in message.gathered_messages)]

@@ -1,4 +1,4 @@
-"""Copy a database into another one, resumably, or back up a SQLite file."""
+"""Copy a database into another one (after an error, run it again), or back up a SQLite file."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_r
 
 _ROWS_PER_PAGE = 500
 _MAX_REPORT_AGE_SECONDS = 3 * HEARTBEAT_SECONDS
-"""A process with a younger report than this counts as running."""
+"""A process counts as running for this long after its last report."""
 
 
 Row = Mapping[str, Any]
@@ -38,11 +38,11 @@ async def copy_rows(source: Database, target: Database, report: ReportTable) -> 
             f"{_MAX_REPORT_AGE_SECONDS:.0f} seconds ago; stop all processes, then copy the database"
         )
     for table in COPIED_TABLES:
-        await _check_that_rows_are_equal(target, source, table)
+        await _check_rows_match(target, source, table)
     row_count = 0
     for table in COPIED_TABLES:
         row_count += await _copy_table(source, target, table)
-        await _check_that_rows_are_equal(source, target, table)
+        await _check_rows_match(source, target, table)
         table_row_count = await source.read(lambda c, table=table: _count_rows(c, table))  # type: ignore[misc]
         report(table.name, table_row_count)
     return row_count
@@ -54,7 +54,7 @@ async def _copy_table(source: Database, target: Database, table: Table) -> int:
     copied_count, last_key = 0, None
     while rows := await read_page(source, table, last_key):
         await target.write(lambda c, rows=rows: c.execute(insert_statement, rows))  # type: ignore[misc]
-        copied_count, last_key = copied_count + len(rows), primary_key(table, rows[-1])
+        copied_count, last_key = copied_count + len(rows), get_primary_key(table, rows[-1])
     if not target.is_sqlite and table.autoincrement_column is not None:
         await _run_as_owner(target, lambda c: _continue_id_sequence(c, table))
     return copied_count
@@ -72,11 +72,11 @@ async def _run_as_owner(target: Database, unit: Callable[[Connection], None]) ->
         ) from error
 
 
-async def _check_that_rows_are_equal(source: Database, target: Database, table: Table) -> None:
+async def _check_rows_match(source: Database, target: Database, table: Table) -> None:
     """Raise `StoreError` if a row of the source is missing or different in the target."""
     last_key = None
     while rows := await read_page(source, table, last_key):
-        keys = [primary_key(table, row) for row in rows]
+        keys = [get_primary_key(table, row) for row in rows]
         target_rows = await target.read(lambda c, keys=keys: _read_rows(c, table, keys))  # type: ignore[misc]
         for row, key in zip(rows, keys, strict=True):
             if target_rows.get(key) != row:
@@ -107,10 +107,10 @@ def _read_rows(
     connection: Connection, table: Table, keys: Sequence[tuple[Any, ...]]
 ) -> dict[tuple[Any, ...], Row]:
     query = select(table).where(tuple_(*table.primary_key).in_(keys))
-    return {primary_key(table, row): dict(row) for row in connection.execute(query).mappings()}
+    return {get_primary_key(table, row): dict(row) for row in connection.execute(query).mappings()}
 
 
-def primary_key(table: Table, row: Mapping[Any, Any]) -> tuple[Any, ...]:
+def get_primary_key(table: Table, row: Mapping[Any, Any]) -> tuple[Any, ...]:
     return tuple(row[column.name] for column in table.primary_key)
 
 
@@ -154,7 +154,7 @@ def back_up(database: Path, backup: Path) -> int:
 
 
 def copy_file(database: Path, copy_path: Path, *, is_in_use: bool) -> None:
-    """Copy an SQLite database to an owner-only file, and check the copy.
+    """Copy a SQLite database to an owner-only file, and check the copy.
 
     If no process writes to the database (`is_in_use` is false), its folder can be read-only.
     Raises `OSError` or `sqlite3.Error` if a file cannot be read or written, or is damaged.

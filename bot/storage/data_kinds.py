@@ -11,7 +11,7 @@ from bot.value_class import value_class
 
 @value_class
 class DataKind:
-    """Data stored for one purpose; an entry of data_kinds.toml."""
+    """Data stored for one purpose; an entry in data_kinds.toml."""
 
     name: str
     purpose: str
@@ -30,7 +30,7 @@ class DataKind:
 
 @value_class
 class PolicySection:
-    """One kind of data as shown by `troupe policy`; `lines` are texts by heading."""
+    """One kind of data as shown by `troupe policy`; `lines` maps headings to texts."""
 
     name: str
     lines: Mapping[str, str]

@@ -2,7 +2,7 @@
 
 While processes are upgraded one by one, two versions share the tables, so an upgrade only adds
 tables and columns (CONTRIBUTING.md). An upgrade records the oldest supported revision; an older
-version runs, and can restart, if its revision is not below that one.
+version keeps running, and can restart, if it has at least that revision.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from bot.extras import import_extra
 from bot.ports import Clock
 from bot.runtime.addresses import require_escaped_password
 from bot.storage.codec import PassThroughCodec, TextCodec, TextEncryption
-from bot.storage.column_types import encryptable_columns
+from bot.storage.column_types import list_encryptable_columns
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.statements import Rows, StartUnit, Statement, Unit, Values, to_store_error
 from bot.storage.tables import metadata, supported_revision
@@ -45,7 +45,7 @@ _NEWEST_TEXT_QUERIES = [
         f" ORDER BY {', '.join(f'{one.name} DESC' for one in table.primary_key)} LIMIT 1"
     )
     for table in metadata.sorted_tables
-    if (columns := encryptable_columns(table))
+    if (columns := list_encryptable_columns(table))
 ]
 _PING_QUERY, _TIME_QUERY = Statement("SELECT 1"), Statement("SELECT :now")
 _CHECKPOINT_ATTEMPTS = 5
@@ -59,32 +59,32 @@ class Database:
     must do nothing but SQL.
     """
 
-    def __init__(self, connections: ConnectionPool, codec: TextCodec | None = None) -> None:
-        self._connections = connections
-        self.dialect = connections.dialect
+    def __init__(self, pool: ConnectionPool, codec: TextCodec | None = None) -> None:
+        self._pool = pool
+        self.dialect = pool.dialect
         self.is_sqlite = self.dialect == "sqlite"
         self.codec = codec or TextCodec()
         """Encodes the texts of this database."""
 
     async def run(self, start_unit: StartUnit[T]) -> T:
         """Run a unit of work in a transaction, and commit it."""
-        return await _translate_errors(self._connections.run(start_unit))
+        return await _translate_errors(self._pool.run(start_unit))
 
     async def run_reading(self, start_unit: StartUnit[T]) -> T:
         """Run a unit of work that only reads."""
-        return await _translate_errors(self._connections.run_reading(start_unit))
+        return await _translate_errors(self._pool.run_reading(start_unit))
 
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a SQLAlchemy function that only reads."""
-        return await _translate_errors(self._connections.read(unit))
+        return await _translate_errors(self._pool.read(unit))
 
     async def write(self, unit: UnitOfWork[T]) -> T:
         """Run a SQLAlchemy function in a transaction, and commit it."""
-        return await _translate_errors(self._connections.commit(unit))
+        return await _translate_errors(self._pool.commit(unit))
 
     async def maintain(self, unit: UnitOfWork[T]) -> T:
         """Run like `write`, but without a statement timeout, to change tables."""
-        return await _translate_errors(self._connections.maintain(unit))
+        return await _translate_errors(self._pool.maintain(unit))
 
     async def fetch(self, statement: Statement, **values: object) -> Rows:
         """Return the rows of a single read-only statement."""
@@ -113,7 +113,7 @@ class Database:
         _log.warning("log_not_truncated", reason="a reader keeps the write-ahead log busy")
 
     async def check_keys(self) -> None:
-        """Check that the newest texts can be decrypted; raises `SettingsError` if a key is gone."""
+        """Check that the newest texts can be decrypted; raises `SettingsError` if not."""
         try:
             newest = [await self.fetch(one) for one in _NEWEST_TEXT_QUERIES]
         except UnknownEncryptionKey as error:
@@ -174,29 +174,29 @@ class ClockStore(Store):
         self._clock = clock
 
 
-Owner = TypeVar("Owner", bound=Store)
+AnyStore = TypeVar("AnyStore", bound=Store)
 Arguments = ParamSpec("Arguments")
 
 
 def transaction(
-    unit: Callable[Concatenate[Owner, Arguments], Unit[T]],
-) -> Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]]:
+    unit: Callable[Concatenate[AnyStore, Arguments], Unit[T]],
+) -> Callable[Concatenate[AnyStore, Arguments], Coroutine[Any, Any, T]]:
     """Turn a unit of work of a store into a method that runs the unit in a transaction."""
 
     @functools.wraps(unit)
-    async def run(self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
+    async def run(self: AnyStore, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
         return await self._database.run(lambda: unit(self, *args, **kwargs))
 
     return run
 
 
 def readonly(
-    unit: Callable[Concatenate[Owner, Arguments], Unit[T]],
-) -> Callable[Concatenate[Owner, Arguments], Coroutine[Any, Any, T]]:
+    unit: Callable[Concatenate[AnyStore, Arguments], Unit[T]],
+) -> Callable[Concatenate[AnyStore, Arguments], Coroutine[Any, Any, T]]:
     """Turn a read-only unit of work into a method that runs it without blocking writers."""
 
     @functools.wraps(unit)
-    async def run(self: Owner, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
+    async def run(self: AnyStore, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
         return await self._database.run_reading(lambda: unit(self, *args, **kwargs))
 
     return run
@@ -215,11 +215,11 @@ async def open_database(
     if encryption is not None and (encryption.is_on or encryption.encryption_keys):
         codec = import_extra("bot.storage.fernets", "encryption").FernetCodec(encryption)
 
-    async def prepare(database: Database) -> None:
+    async def migrate_and_check(database: Database) -> None:
         await database.migrate()
         await database.check_keys()
 
-    async with _open_and_prepare(url, codec, prepare) as database:
+    async with _open_and_prepare(url, codec, migrate_and_check) as database:
         yield database
 
 
@@ -242,12 +242,12 @@ async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
 
 
 def open_without_migrating(url: str) -> contextlib.AbstractAsyncContextManager[Database]:
-    """Open a database without upgrading its tables; raises like `open_database`."""
+    """Open a database without upgrading its tables; raises the same errors as `open_database`."""
     return _open_and_prepare(url, TextCodec(), lambda database: database.read(read_revisions))
 
 
 async def read_revision(url: str) -> str | None:
-    """Return the tables' revision, or None if there are no tables; raises like `open_database`."""
+    """Return the tables' revision, None if there are no tables; for errors, see `open_database`."""
     if not database_exists(url):
         return None
     async with open_without_migrating(url) as database:
@@ -266,17 +266,17 @@ async def _open_and_prepare(
             "TROUPE_DATABASE_URL is not a database URL; it looks like "
             "postgresql+asyncpg://user@host/name"
         ) from None
-    connections: ConnectionPool
+    pool: ConnectionPool
     if parsed.get_backend_name() == "sqlite":
-        connections = SqliteThreadPool(parsed.set(drivername="sqlite"), codec)
+        pool = SqliteThreadPool(parsed.set(drivername="sqlite"), codec)
     elif parsed.drivername == "postgresql+asyncpg":
-        connections = import_extra("bot.storage.postgres", "PostgreSQL").PostgresPool(parsed, codec)
+        pool = import_extra("bot.storage.postgres", "PostgreSQL").PostgresPool(parsed, codec)
     else:
         raise SettingsError(
             f"TROUPE_DATABASE_URL: {parsed.drivername!r} is not supported; "
             "use postgresql+asyncpg or sqlite"
         )
-    database = Database(connections, codec)
+    database = Database(pool, codec)
     try:
         try:
             await prepare(database)
@@ -284,17 +284,17 @@ async def _open_and_prepare(
             raise StoreError(f"{error}; {_suggest_remedy(parsed, error.sql_state)}") from error
         yield database
     finally:
-        await connections.close()
+        await pool.close()
 
 
 def database_exists(url: str) -> bool:
     """Return False for a missing SQLite file, which `open_database` would create."""
-    file = sqlite_file(url)
+    file = find_sqlite_file(url)
     return file is None or file.is_file()
 
 
-def sqlite_file(url: str) -> Path | None:
-    """Return an SQLite database's file, or None for other databases."""
+def find_sqlite_file(url: str) -> Path | None:
+    """Return a SQLite database's file, or None for other databases."""
     parsed_url = parse_url(url)
     return Path(parsed_url.database or "") if parsed_url.get_backend_name() == "sqlite" else None
 
@@ -365,7 +365,7 @@ _alembic_version = Table(
 
 @dataclass(frozen=True)
 class TableRevisions:
-    """The tables' current revision, and the minimum revision that can use them; None: unknown."""
+    """The tables' current revision, and the minimum revision that can use them; None if unknown."""
 
     current: str | None
     minimum: str | None

@@ -9,11 +9,11 @@ from bot.chat.incoming import ButtonPress, ForgetRequested, Incoming, IncomingMe
 from bot.chat.operation import DeadLetter
 from bot.errors import Undecodable
 from bot.storage.database import ClockStore, readonly, transaction
-from bot.storage.inbox import receive_by_steps, to_inbox_row
+from bot.storage.inbox import receive_in_steps, to_inbox_row
 from bot.storage.rows import decode, decode_event
 from bot.storage.statements import SQL, Unit
 
-_IN, _OUT = "in", "out"
+_INBOX, _OUTBOX = "in", "out"
 
 
 class DeadLetters(ClockStore):
@@ -25,11 +25,11 @@ class DeadLetters(ClockStore):
         dead_messages = [_to_dead_letter(row) for row in (yield SQL["dead_messages"].query_alone())]
         rows = yield SQL["dead_rows"].query_alone()
         return dead_messages + [
-            decode(lambda row: DeadLetter(f"{_OUT}-{row[0]}", *row[1:]), row) for row in rows
+            decode(lambda row: DeadLetter(f"{_OUTBOX}-{row[0]}", *row[1:]), row) for row in rows
         ]
 
     @readonly
-    def refusals(self, lane: str) -> Unit[Sequence[str]]:
+    def list_refusal_reasons(self, lane: str) -> Unit[Sequence[str]]:
         """Return the distinct reasons why recent messages to a chat (lane) were not delivered."""
         rows = yield SQL["refusals"].query_alone(of=lane)
         return tuple(dict.fromkeys(decode(_first_column, row) for row in rows))
@@ -40,14 +40,14 @@ class DeadLetters(ClockStore):
         kind, row_id = _parse_name(name)
         if not kind:
             return None
-        statement = SQL["dead_text" if kind == _OUT else "dead_message"]
+        statement = SQL["dead_text" if kind == _OUTBOX else "dead_message"]
         rows = yield statement.query(row=row_id)
         if not rows:
             return None
-        if kind == _OUT:
+        if kind == _OUTBOX:
             return decode(_first_column, rows[0])
         try:
-            return _event_text(_to_event(rows[0]))
+            return _extract_text(_to_event(rows[0]))
         except Undecodable as error:
             return f"cannot be read: {error}"
 
@@ -57,13 +57,13 @@ class DeadLetters(ClockStore):
         kind, row_id = _parse_name(name)
         if not kind:
             return None
-        return (yield from (self._send_again if kind == _OUT else self._receive_again)(row_id))
+        return (yield from (self._send_again if kind == _OUTBOX else self._receive_again)(row_id))
 
     @transaction
     def drop(self, name: str) -> Unit[bool]:
         """Permanently delete a dead letter's content; return False if it is not found."""
         kind, row_id = _parse_name(name)
-        statement = SQL["drop_dead_row" if kind == _OUT else "drop_dead_message"]
+        statement = SQL["drop_dead_row" if kind == _OUTBOX else "drop_dead_message"]
         return bool(kind and (yield statement.query(row=row_id)))
 
     def _receive_again(self, row_id: int) -> Unit[str | None]:
@@ -73,7 +73,7 @@ class DeadLetters(ClockStore):
             return None
         event, now = _to_event(rows[0]), self._clock.now()
         event = replace(event, external_key=f"{event.external_key}:again{secrets.token_hex(3)}")
-        yield from receive_by_steps([to_inbox_row(event, now)], {}, now)
+        yield from receive_in_steps([to_inbox_row(event, now)], {}, now)
         return event.address.conversation
 
     def _send_again(self, row_id: int) -> Unit[str | None]:
@@ -88,7 +88,9 @@ class DeadLetters(ClockStore):
 def _parse_name(name: str) -> tuple[str, int]:
     """Return the kind and row id in a dead letter's name; the kind of an invalid name is ""."""
     kind, _, number = name.partition("-")
-    is_valid = kind in {_IN, _OUT} and number.isascii() and number.isdigit() and len(number) < 18
+    is_valid = (
+        kind in {_INBOX, _OUTBOX} and number.isascii() and number.isdigit() and len(number) < 18
+    )
     return (kind, int(number)) if is_valid else ("", 0)
 
 
@@ -102,7 +104,7 @@ def _to_event(row: Sequence[Any]) -> Incoming:
 
 def _to_dead_letter(row: Sequence[Any]) -> DeadLetter:
     id_, conversation, kind, received_at, *_ = row
-    return DeadLetter(f"{_IN}-{id_}", conversation, kind, received_at, _describe_reason(row))
+    return DeadLetter(f"{_INBOX}-{id_}", conversation, kind, received_at, _describe_reason(row))
 
 
 def _describe_reason(row: Sequence[Any]) -> str:
@@ -111,12 +113,12 @@ def _describe_reason(row: Sequence[Any]) -> str:
         _to_event(row)
     except Undecodable as error:
         return f"cannot be read: {error}"
-    if crashes := row[4]:
-        return f"crashed the process {crashes} times"
+    if crash_count := row[4]:
+        return f"crashed the process {crash_count} times"
     return "an earlier version could not read it; retry it"
 
 
-def _event_text(event: Incoming) -> str:
+def _extract_text(event: Incoming) -> str:
     match event:
         case IncomingMessage(text=text) | SayRequested(text=text):
             return text

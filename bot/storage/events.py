@@ -59,7 +59,7 @@ class EventLog(ClockStore):
         return [_decode_row(kind, *row) for row in takewhile(self._is_settled, rows)]
 
     @transaction
-    def start_positions(self) -> Unit[dict[EventKind, float]]:
+    def load_sent_positions(self) -> Unit[dict[EventKind, float]]:
         """Return the position of each kind's last sent row; new kinds start at their newest row."""
         [newest_positions] = yield SQL["event_positions"].query()
         for kind, position in zip(EventKind, newest_positions, strict=True):
@@ -82,7 +82,7 @@ class EventLog(ClockStore):
     @readonly
     def list_recent(self) -> Unit[Sequence[EventRow]]:
         """Return recent events, newest first; empty if events were never turned on."""
-        recent = []
+        recent_events = []
         start_positions = yield from _read_positions(_START_CURSOR_PREFIX)
         for kind, position in (yield from _read_positions(_SENT_CURSOR_PREFIX)).items():
             # The positions of feedback are times in seconds, and other positions are row ids.
@@ -91,8 +91,10 @@ class EventLog(ClockStore):
                 kind, max(start_positions[kind], position - lookback), 2 * _MAX_LISTED_EVENTS
             )
             events = [_decode_row(kind, *row) for row in rows]
-            recent += [replace(one, is_sent=one.position <= position) for one in events if one.data]
-        return sorted(recent, key=lambda one: -one.at)[:_MAX_LISTED_EVENTS]
+            recent_events += [
+                replace(one, is_sent=one.position <= position) for one in events if one.data
+            ]
+        return sorted(recent_events, key=lambda one: -one.at)[:_MAX_LISTED_EVENTS]
 
     async def installation_id(self) -> str:
         """Return the installation's id, which makes event ids unique across installations."""

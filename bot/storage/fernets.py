@@ -70,7 +70,7 @@ class FernetCodec(TextCodec):
         self._keys = keys
 
     def _read_keys_file(self) -> None:
-        """Add new keys from the file; ignore an unreadable file, which is being replaced."""
+        """Add new keys from the file; if it is unreadable, ignore it: it may be being replaced."""
         if self._keys_file is None:
             return
         try:
@@ -98,14 +98,14 @@ class KeyCipher:
     def decrypt(self, provider: str, token: str) -> str:
         """Return a provider's decrypted API key; raises `SettingsError` if decryption fails."""
         try:
-            decrypted = self._fernets.decrypt(token)
+            plain_bytes = self._fernets.decrypt(token)
         except InvalidToken:
             raise SettingsError(
                 f"the API key stored for {provider!r} was encrypted with a key that is not in"
                 " TROUPE_ENCRYPTION_KEYS; add that encryption key, or delete the API key with"
                 " `troupe keys remove`"
             ) from None
-        key_provider, key = msgspec.json.decode(decrypted, type=tuple[str, str])
+        key_provider, key = msgspec.json.decode(plain_bytes, type=tuple[str, str])
         if key_provider != provider:
             raise SettingsError(
                 f"the API key stored for {provider!r} was encrypted for {key_provider!r}; somebody"
@@ -114,10 +114,10 @@ class KeyCipher:
         return key
 
     def rotate(self, provider: str, token: str) -> str:
-        """Re-encrypt an API key with the newest encryption key; raises like `decrypt`."""
+        """Re-encrypt an API key with the newest encryption key; for errors, see `decrypt`."""
         return self.encrypt(provider, self.decrypt(provider, token))
 
 
-def new_encryption_key() -> str:
+def generate_encryption_key() -> str:
     """Return a random key for `TROUPE_ENCRYPTION_KEYS`."""
     return Fernet.generate_key().decode()

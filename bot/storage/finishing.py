@@ -25,7 +25,7 @@ from bot.storage.rows import NO_MESSAGE, address_columns, encode_content
 from bot.storage.statements import SQL, DialectName, Unit
 from bot.value_class import value_class
 
-_MESSAGE_COLUMNS = 7
+_MESSAGE_COLUMN_COUNT = 7
 """The number of columns that a database function returns for a `NextMessage`."""
 
 
@@ -53,13 +53,15 @@ class PartChanges:
     """Each row's other columns; `opened`: whether the row is for an already queued part."""
     final_parts: Sequence[int]
     """The numbers of the final parts; messages of parts that are not listed are deleted."""
-    may_be_opened: bool
+    may_have_opened_parts: bool
     """Whether parts of this turn may have been queued before the answer was complete."""
 
-    def build_rows(self, queued: Collection[int]) -> list[dict[str, Any]]:
+    def build_rows(self, queued_parts: Collection[int]) -> list[dict[str, Any]]:
         """Return the rows to queue, given the numbers of the parts that are already queued."""
-        surplus = sorted(set(queued).difference(self.final_parts))
-        return self._join_rows({part: {} for part in queued}, {}, ((part, {}) for part in surplus))
+        surplus_parts = sorted(set(queued_parts).difference(self.final_parts))
+        return self._join_rows(
+            {part: {} for part in queued_parts}, {}, ((part, {}) for part in surplus_parts)
+        )
 
     def build_rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows to queue if the parts replace the messages `targets` in order.
@@ -71,14 +73,16 @@ class PartChanges:
         text_targets = [target for target in targets if target["target_part"] < FIRST_FILE_PART]
         file_targets = [target for target in targets if target["target_part"] >= FIRST_FILE_PART]
         targets_by_part = dict(zip(text_parts, text_targets, strict=False))
-        surplus = enumerate([*text_targets[len(text_parts) :], *file_targets], len(text_parts))
-        return self._join_rows(targets_by_part, no_target, surplus)
+        surplus_targets = enumerate(
+            [*text_targets[len(text_parts) :], *file_targets], len(text_parts)
+        )
+        return self._join_rows(targets_by_part, no_target, surplus_targets)
 
     def _join_rows(
         self,
         targets_by_part: Mapping[int, dict[str, Any]],
         default_target: dict[str, Any],
-        surplus: Iterable[tuple[int, dict[str, Any]]],
+        surplus_targets: Iterable[tuple[int, dict[str, Any]]],
     ) -> list[dict[str, Any]]:
         """Return the rows of the parts, followed by deletions of the surplus messages."""
         rows = [
@@ -87,11 +91,11 @@ class PartChanges:
             if change["opened"] == (change["part"] in targets_by_part)
         ]
         delete_row = {**self.common_columns, "op": OutboxOperation.DELETE, **NO_MESSAGE}
-        return rows + [{**delete_row, "part": part, **target} for part, target in surplus]
+        return rows + [{**delete_row, "part": part, **target} for part, target in surplus_targets]
 
 
 @value_class
-class FinishedRows:
+class ResultRows:
     """The rows and changes that `finish` stores."""
 
     message_ids: Sequence[int]
@@ -124,7 +128,7 @@ def open_part(
 
 def finish(
     claim: Claim,
-    rows: FinishedRows,
+    rows: ResultRows,
     sender: outbox.SenderIdentity | None,
     at: Moment,
     dialect: DialectName,
@@ -135,26 +139,29 @@ def finish(
     sending; either may be None.
     """
     other_changes = rows.result.change or rows.result.in_place_of or rows.result.feedback
-    is_plain = not other_changes
-    if dialect == "postgresql" and is_plain:
+    is_answer_only = not other_changes
+    if dialect == "postgresql" and is_answer_only:
         values = _finish_values(claim, rows, sender, at.now)
         [[is_held, *columns]] = yield FUNCTIONS["finish"].call.query_alone(values)
         if not is_held:
             raise fenced_error(claim)
-        message_columns, outbox_columns = columns[:_MESSAGE_COLUMNS], columns[_MESSAGE_COLUMNS:]
+        message_columns, outbox_columns = (
+            columns[:_MESSAGE_COLUMN_COUNT],
+            columns[_MESSAGE_COLUMN_COUNT:],
+        )
         next_message = None if message_columns[0] is None else NextMessage(*message_columns)
         return next_message, outbox.decode_reserved_row(outbox_columns, at)
-    return (yield from _finish_by_steps(claim, rows, sender, at, dialect))
+    return (yield from _finish_in_steps(claim, rows, sender, at, dialect))
 
 
-def _finish_by_steps(
+def _finish_in_steps(
     claim: Claim,
-    rows: FinishedRows,
+    rows: ResultRows,
     sender: outbox.SenderIdentity | None,
     at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
-    session, is_settled = yield from _end_messages(claim, rows, dialect)
+    session, is_released = yield from _mark_answered(claim, rows, dialect)
     for statement_name, turns in (
         ("remove_failed", rows.result.removed_range),
         ("remove_turns", rows.result.removed_range),
@@ -177,7 +184,7 @@ def _finish_by_steps(
     reserved_row = yield from _queue_answer(rows, sender, at)
     if rows.result.change is not None:  # after locking the lane, because this changes outbox rows
         yield from histories.apply_change(claim.conversation, rows.result.change, at.now)
-    if is_settled:
+    if is_released:
         return None, reserved_row
     if rows.begin_next:
         return (yield from begin_next_message(claim)), reserved_row
@@ -185,27 +192,27 @@ def _finish_by_steps(
     return None, reserved_row
 
 
-def _end_messages(claim: Claim, rows: FinishedRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
+def _mark_answered(claim: Claim, rows: ResultRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
     """Mark messages as answered; return the session and whether the claim was released."""
-    end_messages = SQL["end_message"].query_many([{"message": one} for one in rows.message_ids])
+    message_query = SQL["end_message"].query_many([{"message": one} for one in rows.message_ids])
     if dialect == "sqlite" and rows.begin_next and not rows.result.new_session:
-        yield end_messages
+        yield message_query
         session_rows = yield SQL["settle_if_answered"].query(claim_values(claim))
         return _require_locked_session(claim, session_rows), session_rows[0][1] is None
     lock_statement = SQL["begin_session" if rows.result.new_session else "lock_conversation"]
     session = _require_locked_session(claim, (yield lock_statement.query(claim_values(claim))))
-    yield end_messages
+    yield message_query
     return session, False
 
 
 def _queue_answer(
-    rows: FinishedRows, sender: outbox.SenderIdentity | None, at: Moment
+    rows: ResultRows, sender: outbox.SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
     answer = rows.answer
     if rows.result.in_place_of:
         targets = yield from histories.find_part_targets(rows.result.in_place_of)
         queued_rows = answer.build_rows_in_place(targets)
-    elif answer.may_be_opened:
+    elif answer.may_have_opened_parts:
         part_rows = yield SQL["opened_parts"].query(of_turn=answer.common_columns["turn"])
         queued_rows = answer.build_rows([row[0] for row in part_rows])
     else:
@@ -214,7 +221,7 @@ def _queue_answer(
 
 
 def _finish_values(
-    claim: Claim, rows: FinishedRows, sender: outbox.SenderIdentity | None, now: float
+    claim: Claim, rows: ResultRows, sender: outbox.SenderIdentity | None, now: float
 ) -> dict[str, object]:
     return {
         **claim_values(claim),
@@ -229,7 +236,7 @@ def _finish_values(
         "at": now,
         "changes": rows.answer.changes,
         "parts": rows.answer.final_parts,
-        "may_be_opened": rows.answer.may_be_opened,
+        "may_be_opened": rows.answer.may_have_opened_parts,
         **rows.answer.common_columns,
         **outbox.sender_values(sender),
     }
@@ -281,40 +288,40 @@ def to_opening_row(message: InboxMessage, part: OutgoingPart) -> dict[str, objec
     """Return the outbox row that sends a part of an unfinished answer."""
     marked_part = _mark_first_as_response(message, part)
     content = encode_content(marked_part.content, marked_part.thread)
-    row_change = _row_change(message, marked_part, OutboxOperation.SEND, content, is_queued=False)
-    return {**_common_columns(message), **row_change}
+    change = _to_change(message, marked_part, OutboxOperation.SEND, content, is_queued=False)
+    return {**_common_columns(message), **change}
 
 
 def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
     """Return the outbox rows that make the turn's messages match the result."""
     is_press = isinstance(message.incoming, ButtonPress)
-    outgoing: Sequence[OutgoingPart] = result.outgoing
-    if not (result.in_place_of or any(one.is_response for one in outgoing)):
-        outgoing = [_mark_first_as_response(message, one) for one in outgoing]
+    parts: Sequence[OutgoingPart] = result.outgoing
+    if not (result.in_place_of or any(one.is_response for one in parts)):
+        parts = [_mark_first_as_response(message, one) for one in parts]
     changes = []
-    for one in outgoing:
+    for one in parts:
         content = encode_content(one.content, one.thread, one.private)
         if one.part == REACTION_PART:
             changes.append(
-                _row_change(message, one, OutboxOperation.REACT, content, is_queued=False)
+                _to_change(message, one, OutboxOperation.REACT, content, is_queued=False)
             )
             continue
         if not one.is_shown:
-            changes.append(_row_change(message, one, OutboxOperation.EDIT, content, is_queued=True))
-        changes.append(_row_change(message, one, OutboxOperation.SEND, content, is_queued=False))
+            changes.append(_to_change(message, one, OutboxOperation.EDIT, content, is_queued=True))
+        changes.append(_to_change(message, one, OutboxOperation.SEND, content, is_queued=False))
     # A response to a native command does not replace an earlier message.
-    response_parts = [one.part for one in outgoing if one.is_response and not is_press]
+    response_parts = [one.part for one in parts if one.is_response and not is_press]
     return PartChanges(
         _common_columns(message),
         changes,
-        [one.part for one in outgoing if not (result.in_place_of and one.part in response_parts)],
-        may_be_opened=bool(
-            outgoing or result.was_stopped or result.may_have_sent or message.crashes
+        [one.part for one in parts if not (result.in_place_of and one.part in response_parts)],
+        may_have_opened_parts=bool(
+            parts or result.was_stopped or result.may_have_sent or message.crashes
         ),
     )
 
 
-def _row_change(
+def _to_change(
     message: InboxMessage,
     part: OutgoingPart,
     op: OutboxOperation,

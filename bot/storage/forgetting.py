@@ -33,7 +33,7 @@ from bot.storage.database import ClockStore, Database, readonly
 from bot.storage.rows import decode, decode_all, decode_event, to_turn
 from bot.storage.statements import SQL, Rows, Unit, to_dict
 
-FILE_NAME = "forgotten.jsonl"
+TOMBSTONE_FILE = "forgotten.jsonl"
 FORGET_CHARACTERS = (
     "forget_characters",
     "forget_list_of_characters",
@@ -163,7 +163,7 @@ class PersonalData(RecordingStore):
     @readonly
     def export(self, person_id: str) -> Unit[Mapping[str, Any]]:
         """Return the person's data as JSON values; the messages are sorted, oldest first."""
-        person_values, scope_bounds = {"person": person_id}, _scopes_of(person_id)
+        person_values, scope_bounds = {"person": person_id}, _scope_bounds(person_id)
         messages: dict[object, Mapping[str, str]] = {}
         rows = yield SQL["lines_of_person"].query_alone(person_values)
         for id_, key, turn in decode_all("turn", rows, lambda row: (*row[-2:], to_turn(row))):
@@ -202,28 +202,34 @@ class PersonalData(RecordingStore):
     @readonly
     def list_settings(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
         """Return the scope and key of each setting that is deleted with the person's messages."""
-        rows = yield SQL["settings_of_person"].query({"person": person_id, **_scopes_of(person_id)})
+        rows = yield SQL["settings_of_person"].query(
+            {"person": person_id, **_scope_bounds(person_id)}
+        )
         character_settings = _find_character_settings(
             person_id, (yield SQL["presets_chosen_by"].query(person=person_id))
         )
         return [*((str(scope), str(key)) for scope, key in rows), *character_settings]
 
     @readonly
-    def forgotten_since(self, moment: float) -> Unit[Mapping[int, str]]:
+    def find_deletions_since(self, moment: float) -> Unit[Mapping[int, str]]:
         """Return the conversations with deletions since a time, by the deletion's number."""
         return to_dict((yield SQL["forgotten_since"].query_alone(since=moment)))
 
 
-def _scopes_of(person_id: str) -> Mapping[str, str]:
+def _scope_bounds(person_id: str) -> Mapping[str, str]:
     """Return the bounds of all scopes `PERSON@PLACE`, which hold a person's settings for places."""
     return {"anywhere": f"{person_id}@", "end_of_anywhere": f"{person_id}@\U0010ffff"}
 
 
-def _find_character_settings(owner: str, choices: Rows) -> list[tuple[str, str]]:
+def _find_character_settings(owner: str, setting_rows: Rows) -> list[tuple[str, str]]:
     """Return the scope and key of each setting that refers to a character of this owner."""
-    lines = [(scope, key, str(value).splitlines()) for scope, key, value in choices]
+    settings = [(scope, key, str(value).splitlines()) for scope, key, value in setting_rows]
     prefix = f"{owner}{OWNER_SEPARATOR}"
-    return [(scope, key) for scope, key, of in lines if any(one.startswith(prefix) for one in of)]
+    return [
+        (scope, key)
+        for scope, key, names in settings
+        if any(one.startswith(prefix) for one in names)
+    ]
 
 
 def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> bool:
@@ -239,7 +245,7 @@ def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> 
     )
 
 
-async def channel_conversations(database: Database, channel: str) -> Sequence[str]:
+async def list_channel_conversations(database: Database, channel: str) -> Sequence[str]:
     """Return a channel's conversations, including those of its topics and histories."""
     prefixes = {"topics": f"{channel}:", "branches": f"{channel}{HISTORY_SEPARATOR}"}
     return [
@@ -247,6 +253,6 @@ async def channel_conversations(database: Database, channel: str) -> Sequence[st
     ]
 
 
-async def server_conversations(database: Database, server: str) -> Sequence[str]:
+async def list_server_conversations(database: Database, server: str) -> Sequence[str]:
     """Return a server's conversations with answers in the last 400 days."""
     return [row[0] for row in await database.fetch(SQL["keys_of_server"], server=server)]

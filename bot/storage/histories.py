@@ -37,7 +37,7 @@ class StoredTurns(ClockStore):
             part_name = encode_names((f"{name}/{part}",))
             rows += yield SQL["turns_sent_as"].query(of=claim.conversation, part=part_name)
         rows_by_id = {row[0]: row for row in rows}
-        return _read_turns(rows_by_id[number] for number in sorted(rows_by_id))
+        return _decode_turns(rows_by_id[number] for number in sorted(rows_by_id))
 
     @transaction
     def load_exchange(self, claim: Claim, message_id: str, max_turns: int) -> Unit[Exchange | None]:
@@ -62,7 +62,9 @@ class StoredTurns(ClockStore):
             return None
         [(stored_turn, (session, current, is_active))] = turns
         if stored_turn.turn.role == "user":
-            return (yield from _load_unanswered(conversation_key, stored_turn, session, current))
+            return (
+                yield from _load_failed_question(conversation_key, stored_turn, session, current)
+            )
         answer_position_row = {**values, "in_session": session, "answer": stored_turn.id}
         questions = (yield SQL["question_before"].query(answer_position_row)) if is_active else ()
         return (yield from _load_exchange(conversation_key, questions, max_turns))
@@ -75,7 +77,7 @@ class StoredTurns(ClockStore):
 
     @transaction
     def find_turns_by_person(self, claim: Claim, person_id: str) -> Unit[Sequence[int]]:
-        """Return the ids of a person's turns and of their answers; all ids if nobody else wrote."""
+        """Return the ids of a person's turns and their answers; all ids if no one else wrote."""
         values = {"of": claim.conversation, "person": person_id}
         if not (yield SQL["turn_of_others"].query(values)):
             return [row[0] for row in (yield SQL["all_turns"].query(values))]
@@ -102,7 +104,7 @@ class StoredTurns(ClockStore):
         return sorted(part for _, part, _ in rows)
 
 
-def _load_unanswered(
+def _load_failed_question(
     conversation: str, question: StoredTurn, session: int, current_session: int
 ) -> Unit[Exchange | None]:
     """Return a question whose answer failed, or None if it was answered later."""
@@ -125,7 +127,7 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
     [(question, (session, current, _))] = turns
     values = {"of": conversation, "in_session": session, "question": question.id}
     earlier_rows = yield SQL["turns_before"].query({**values, "most": max_turns})
-    later_turns = _read_turns((yield SQL["turns_after"].query(values)))
+    later_turns = _decode_turns((yield SQL["turns_after"].query(values)))
     answers: tuple[StoredTurn, ...] = ()
     if not question.turn.observed:  # otherwise, they are to an earlier question
         answers = tuple(itertools.takewhile(lambda one: one.turn.role == "assistant", later_turns))
@@ -136,11 +138,11 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
     versions = []
     for one in answers:
         rows = yield SQL["versions"].query(answer=one.id)
-        versions.append(tuple(_read_turns(rows)))
+        versions.append(tuple(_decode_turns(rows)))
     return Exchange(
         question,
         answers,
-        Session(session, tuple(one.turn for one in _read_turns(reversed(earlier_rows)))),
+        Session(session, tuple(one.turn for one in _decode_turns(reversed(earlier_rows)))),
         is_newest,
         tuple(name for name in names if name in message_ids),
         tuple(versions),
@@ -178,7 +180,7 @@ def _decode_turn_and_other_columns(row: Sequence[Any]) -> tuple[StoredTurn, Sequ
     return _to_stored_turn(row), row[1 + len(TURN_COLUMNS) :]
 
 
-def _read_turns(rows: Iterable[Sequence[Any]]) -> list[StoredTurn]:
+def _decode_turns(rows: Iterable[Sequence[Any]]) -> list[StoredTurn]:
     return decode_all("turn", rows, _to_stored_turn)
 
 

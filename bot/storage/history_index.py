@@ -14,9 +14,9 @@ class SqlHistoryIndex(Store):
     """Finds the histories of messages; only used in channels with several histories."""
 
     @readonly
-    def find_received(self, address: Address, external_key: str) -> Unit[str | None]:
+    def find_conversation(self, address: Address, external_key: str) -> Unit[str | None]:
         """Return the conversation of a received event, or None if the event is no longer stored."""
-        return (yield from _find_received(address, external_key))
+        return (yield from _find_conversation(address, external_key))
 
     @readonly
     def locate(
@@ -28,7 +28,7 @@ class SqlHistoryIndex(Store):
         for turn, key, session, is_active in (
             yield SQL["locate_messages"].query({**_branch_parameters(address), **id_values})
         ):
-            is_last = is_active and (yield from _is_last(turn, key, session, ""))
+            is_last = is_active and (yield from _is_last_turn(turn, key, session, ""))
             locations.append(MessageLocation(key, turn, is_last))
         channel_values = {"of_lane": address.lane, "of_channel": address.channel}
         for name, part in (yield SQL["parts_of_messages"].query({**channel_values, **id_values})):
@@ -56,7 +56,7 @@ class SqlHistoryIndex(Store):
         return rows[0][0] if rows else None
 
     @readonly
-    def turn_counts(self, address: Address) -> Unit[Mapping[str, int]]:
+    def count_turns(self, address: Address) -> Unit[Mapping[str, int]]:
         """Return the number of turns in each of the channel's conversations, by key."""
         return to_dict((yield SQL["conversations_of_channel"].query(_branch_parameters(address))))
 
@@ -81,7 +81,7 @@ def _branch_parameters(address: Address) -> dict[str, object]:
     }
 
 
-def _find_received(address: Address, external_key: str) -> Unit[str | None]:
+def _find_conversation(address: Address, external_key: str) -> Unit[str | None]:
     bot_values = {"platform": address.platform, "bot_id": address.bot_id}
     rows = yield SQL["conversation_of_key"].query({**bot_values, "external_key": external_key})
     return rows[0][0] if rows else None
@@ -91,7 +91,7 @@ def _locate_by_part(
     address: Address, name: str, part: str, with_copies: bool
 ) -> Unit[list[MessageLocation]]:
     external_key = name.removeprefix(f"{address.source}:")
-    question_key = yield from _find_received(address, external_key)
+    question_key = yield from _find_conversation(address, external_key)
     selector = {"part": encode_names((part,))}
     if question_key is None or with_copies:
         rows = yield SQL["answers_of_channel"].query({**_branch_parameters(address), **selector})
@@ -101,12 +101,12 @@ def _locate_by_part(
         return [MessageLocation(question_key, None, is_last=True)]
     locations = []
     for turn, conversation, session in rows:
-        is_last = yield from _is_last(turn, conversation, session, external_key)
+        is_last = yield from _is_last_turn(turn, conversation, session, external_key)
         locations.append(MessageLocation(conversation, turn, is_last))
     return locations
 
 
-def _is_last(turn: int, conversation: str, session: int, answered_key: str) -> Unit[bool]:
+def _is_last_turn(turn: int, conversation: str, session: int, answered_key: str) -> Unit[bool]:
     """Return whether nothing follows a turn except answers to the event `answered_key`."""
     values = {"of": conversation, "in_session": session, "turn": turn, "answered": answered_key}
     [[is_last]] = yield SQL["is_last"].query(values)

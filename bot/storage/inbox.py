@@ -10,7 +10,7 @@ from bot.chat.incoming import Address, Incoming
 from bot.ports import Intake
 from bot.storage.database import ClockStore, readonly, transaction
 from bot.storage.functions import FUNCTIONS
-from bot.storage.rows import decode_all, decode_event, encode_event, event_kind
+from bot.storage.rows import decode_all, decode_event, encode_event, get_event_kind
 from bot.storage.statements import SQL, Unit, to_dict
 
 _ROW_COLUMNS = ("platform", "bot_id", "external_key", "conversation", "kind", "payload")
@@ -23,7 +23,7 @@ class SqlInbox(ClockStore, Intake):
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         now, is_sqlite = self._clock.now(), self._database.is_sqlite
         rows = [to_inbox_row(message, now) for message in messages]
-        receive_unit = receive_by_steps if is_sqlite else _receive_by_sql_function
+        receive_unit = receive_in_steps if is_sqlite else _receive_by_sql_function
         await self._database.run(lambda: receive_unit(rows, cursors, now))
 
     @override
@@ -41,10 +41,10 @@ class SqlInbox(ClockStore, Intake):
 
     @transaction
     def newest_unanswered(
-        self, conversations: Collection[str], limit: int, per_conversation: int
+        self, conversations: Collection[str], limit: int, max_per_conversation: int
     ) -> Unit[Sequence[Incoming]]:
-        """Return the newest unanswered events, up to `per_conversation` each, `limit` in all."""
-        args = {"conversations": json.dumps(sorted(conversations)), "of_each": per_conversation}
+        """Return the newest unanswered events: `max_per_conversation` each, and `limit` in all."""
+        args = {"conversations": json.dumps(sorted(conversations)), "of_each": max_per_conversation}
         return _decode_events((yield SQL["waiting_messages"].query_alone({**args, "most": limit})))
 
 
@@ -59,7 +59,7 @@ def to_inbox_row(message: Incoming, now: float) -> dict[str, Any]:
         "bot_id": message.address.bot_id,
         "external_key": message.external_key,
         "conversation": message.address.conversation,
-        "kind": event_kind(message),
+        "kind": get_event_kind(message),
         "payload": encode_event(message),
         "received_at": now,
     }
@@ -82,7 +82,7 @@ def _receive_by_sql_function(
     )
 
 
-def receive_by_steps(
+def receive_in_steps(
     rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
 ) -> Unit[None]:
     """Store events and read positions, and queue conversations, in several statements (SQLite)."""

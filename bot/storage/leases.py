@@ -28,7 +28,7 @@ class SqlRoleLeases(ClockStore):
         yield SQL["release_role"].query(role=role, owner=self._owner)
 
     @readonly
-    def held_roles(self, prefix: str) -> Unit[Sequence[str]]:
+    def list_held_roles(self, prefix: str) -> Unit[Sequence[str]]:
         """Return the roles that start with `prefix` and are held by any process."""
         rows = yield SQL["held_roles"].query_alone(prefix=prefix, now=self._clock.now())
         return [row[0] for row in rows]

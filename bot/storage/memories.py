@@ -40,8 +40,8 @@ from bot.storage.statements import SQL, Unit
 from bot.texts.text import translatable
 
 _MAX_LISTED_MEMORIES = 1000
-_MAX_EMPTY_LISTENERS = 4096
-_EMPTY_SECONDS = 600.0  # in case of a late commit, or of an addition by another process
+_MAX_LISTENERS_WITHOUT_MEMORIES = 4096
+_REREAD_SECONDS = 600.0  # in case of a late commit, or of an addition by another process
 _MIN_COSINE_OF_DUPLICATES = 0.95
 """The similarity of duplicates; E5 rates unrelated sentences 0.75, and paraphrases 0.93."""
 _MIN_TRIGRAMS_OF_DUPLICATES = 0.7
@@ -65,7 +65,7 @@ def _may_reveal_memories(
         try:
             return await method(self, *args, **kwargs)
         finally:  # a failed transaction may be committed
-            self.read_again_for(None)
+            self.invalidate_cache(None)
 
     return run
 
@@ -80,48 +80,51 @@ class SqlMemories(RecordingStore):
     _version = 0
 
     @functools.cached_property
-    def _empty_listeners(self) -> BoundedDict[MemoryListener, float]:
+    def _listeners_without_memories(self) -> BoundedDict[MemoryListener, float]:
         """When each listener was last found to have no memories; most chats have none."""
-        return BoundedDict(_MAX_EMPTY_LISTENERS)
+        return BoundedDict(_MAX_LISTENERS_WITHOUT_MEMORIES)
 
     @_may_reveal_memories
     @transaction
     def add(
-        self, new: Memory, sources: Sequence[StoredTurn] = (), outdated: PackedVector | None = None
+        self,
+        new: Memory,
+        sources: Sequence[StoredTurn] = (),
+        outdated_vector: PackedVector | None = None,
     ) -> Unit[Memory | None]:
         """Store a memory and return it, replacing a near duplicate by the same author.
 
         `sources` are the turns that a derived memory comes from, as they were read; its `turns` are
-        set from them. `outdated` is the vector of an earlier fact that the memory contradicts. An
-        `audience` of None follows the consent of author and subject.
+        set from them. `outdated_vector` is the vector of an earlier fact that the memory
+        contradicts. An `audience` of None follows the consent of author and subject.
 
         Returns None if the author or subject opted out, if a source was changed or deleted, or if a
         memory made by hand already says the same. To stay within the limits, the oldest derived
         memories are deleted; if only memories made by hand are left, raises `UserError`.
         """
-        return (yield from add(new, sources, outdated))
+        return (yield from add(new, sources, outdated_vector))
 
     async def recall(self, listener: MemoryListener) -> RecalledMemories:
         """Return the memories that a character may recall in a place, unranked."""
         now, version = self._clock.monotonic(), self._version
-        if now - self._empty_listeners.get(listener, -math.inf) < _EMPTY_SECONDS:
+        if now - self._listeners_without_memories.get(listener, -math.inf) < _REREAD_SECONDS:
             return RecalledMemories()
-        recalled = await self._read_recallable(listener)
+        memories = await self._read_recallable(listener)
         # On PostgreSQL, other processes may add memories.
-        if self._database.is_sqlite and version == self._version and recalled == RecalledMemories():
-            self._empty_listeners[listener] = now
-        return recalled
+        if self._database.is_sqlite and version == self._version and memories == RecalledMemories():
+            self._listeners_without_memories[listener] = now
+        return memories
 
-    def read_again_for(self, added: Iterable[Memory] | None) -> None:
-        """Let `recall` read again for listeners that may recall these memories; None: for all."""
+    def invalidate_cache(self, memories: Iterable[Memory] | None) -> None:
+        """Let `recall` read again for listeners that may recall these memories; for all if None."""
         self._version += 1
-        if added is None:
-            self._empty_listeners.clear()
+        if memories is None:
+            self._listeners_without_memories.clear()
             return
-        keys = {key for one in added for key in (one.place.server, one.said_by, one.subject.key)}
-        for one in list(self._empty_listeners) if keys else ():
+        keys = {key for one in memories for key in (one.place.server, one.said_by, one.subject.key)}
+        for one in list(self._listeners_without_memories) if keys else ():
             if not keys.isdisjoint(one.subjects):
-                del self._empty_listeners[one]
+                del self._listeners_without_memories[one]
 
     @readonly
     def _read_recallable(self, listener: MemoryListener) -> Unit[RecalledMemories]:
@@ -149,16 +152,18 @@ class SqlMemories(RecordingStore):
             if key not in names_by_key:
                 names_by_key[key] = self._database.codec.decode(name)
             about = MemorySubject(SubjectKind(kind), key, names_by_key[key])
-            told = Person(told_by, teller) if told_by else None
+            person = Person(told_by, teller) if told_by else None
             rest = {"since": since, "model": model, "vector": vector, "id": id_}
-            return Memory(about, text, author, place, told_by=told, is_pinned=bool(pinned), **rest)
+            return Memory(
+                about, text, author, place, told_by=person, is_pinned=bool(pinned), **rest
+            )
 
         recallable_rows = sorted((row for row in rows if not row[-1]), key=lambda row: -row[0])
         private_ids = tuple(row[0] for row in rows if row[-1])
         return RecalledMemories(tuple(decode_all("memory", recallable_rows, parse)), private_ids)
 
     @readonly
-    def visible(self, reader: MemoryReader, subject: str = "") -> Unit[Sequence[Memory]]:
+    def list_visible(self, reader: MemoryReader, subject: str = "") -> Unit[Sequence[Memory]]:
         """Return the memories that a reader may see, pinned and newest first.
 
         These are memories that the reader made anywhere, and those that characters may recall in
@@ -214,21 +219,23 @@ class SqlMemories(RecordingStore):
         old = yield from _find_changeable(number, reader)
         if old is None:
             return None
-        pin = old.is_pinned if is_pinned is None else is_pinned
-        new = replace(old, is_pinned=pin, state=state or old.state)
+        is_pinned = old.is_pinned if is_pinned is None else is_pinned
+        new = replace(old, is_pinned=is_pinned, state=state or old.state)
         yield SQL["change_memory"].query(_to_row(new))
         return new
 
     @_may_reveal_memories
     @transaction
-    def widen(
+    def widen_audience(
         self, number: int, reader: MemoryReader, audience: Audience | None
     ) -> Unit[Memory | None]:
-        """Set who may recall the reader's memory; None: those whom author and subject allow."""
+        """Set who may recall the reader's memory; if None, all whom author and subject allow."""
         old = yield from _find_changeable(number, reader)
         if old is None or old.said_by != reader.person:
             return None
-        new_audience = audience or old.place.widest_allowed_audience(*(yield from _consents(old)))
+        new_audience = audience or old.place.widest_allowed_audience(
+            *(yield from _load_consents(old))
+        )
         new = replace(old, audience=new_audience, is_widened=audience is not None)
         yield SQL["change_memory"].query(_to_row(new))
         return new
@@ -241,7 +248,7 @@ class SqlMemories(RecordingStore):
         self,
         number: int,
         reader: MemoryReader,
-        add_instead: Callable[[Memory], Unit[Memory]] | None = None,
+        add_replacement: Callable[[Memory], Unit[Memory]] | None = None,
     ) -> Memory | None:
         """Delete a memory if the reader may, after recording a tombstone."""
 
@@ -250,7 +257,7 @@ class SqlMemories(RecordingStore):
             if old is None:
                 return None
             yield from delete_memories_and_prompts([old.id], self._clock.now())
-            return old if add_instead is None else (yield from add_instead(old))
+            return old if add_replacement is None else (yield from add_replacement(old))
 
         if await self._database.run_reading(lambda: _find_changeable(number, reader)) is None:
             return None
@@ -270,7 +277,7 @@ class SqlMemories(RecordingStore):
 
 
 def add(
-    new: Memory, sources: Sequence[StoredTurn], outdated: PackedVector | None
+    new: Memory, sources: Sequence[StoredTurn], outdated_vector: PackedVector | None
 ) -> Unit[Memory | None]:
     """Store a memory as `SqlMemories.add` does, within a unit of work."""
     if new.conversation:  # else a turn may be changed meanwhile
@@ -278,14 +285,16 @@ def add(
     if new.is_derived and not (yield from _are_sources_current(new.conversation, sources)):
         return None
     new = replace(new, turns=tuple(one.id for one in sources) if new.is_derived else ())
-    consents = yield from _consents(new)
+    consents = yield from _load_consents(new)
     if Consent.OFF in consents:
         return None
     if new.audience is None:
         new = replace(new, audience=new.place.widest_allowed_audience(*consents))
     row = _to_row(new)
-    known = decode_all("memory", (yield SQL["memories_of_author"].query(row)), _to_memory)
-    match = next((one for one in known if _have_same_origin(one, new) and is_same(one, new)), None)
+    memories = decode_all("memory", (yield SQL["memories_of_author"].query(row)), _to_memory)
+    match = next(
+        (one for one in memories if _have_same_origin(one, new) and is_duplicate(one, new)), None
+    )
     if match is not None:
         if new.is_derived and not match.is_derived:
             return None
@@ -294,7 +303,7 @@ def add(
     else:
         [[number]] = yield SQL["add_memory"].query(row)
         new = replace(new, id=number)
-    outdated_memory = _find_outdated(outdated, new, known) if outdated else None
+    outdated_memory = _find_outdated(outdated_vector, new, memories) if outdated_vector else None
     if outdated_memory is not None:
         yield SQL["retire_memory"].query(id=outdated_memory.id, moment=new.since)
     return new if (yield from _enforce_limits(new)) else None
@@ -321,7 +330,7 @@ def apply_consent(person: str) -> Unit[None]:
     rows = yield SQL["memories_of_person"].query(person=person)
     for one in decode_all("memory", rows, _to_memory):
         if not one.is_widened:
-            audience = one.place.widest_allowed_audience(*(yield from _consents(one)))
+            audience = one.place.widest_allowed_audience(*(yield from _load_consents(one)))
             if audience != one.audience:
                 yield SQL["set_audience"].query(id=one.id, audience=audience.database_value)
 
@@ -340,7 +349,7 @@ def delete_stale_memories(conversation: str, turn_ids: Collection[int], now: flo
         yield SQL[name].query(moment=now, content=b"")
 
 
-def is_same(first: Memory, second: Memory) -> bool:
+def is_duplicate(first: Memory, second: Memory) -> bool:
     """Return whether two memories say the same thing in nearly the same words."""
     if first.vector and second.vector and first.model == second.model:
         return _cosine(first.vector, second.vector) >= _MIN_COSINE_OF_DUPLICATES
@@ -356,7 +365,7 @@ def _cosine(left: PackedVector, right: PackedVector) -> float:
 
 def _trigrams(text: str) -> set[str]:
     letters = "".join(one for one in text.casefold() if one.isalnum())
-    return {letters[at : at + 3] for at in range(max(1, len(letters) - 2))}
+    return {letters[start : start + 3] for start in range(max(1, len(letters) - 2))}
 
 
 def _merge_memories(old: Memory, new: Memory) -> Memory:
@@ -380,7 +389,7 @@ def _are_sources_current(conversation: str, sources: Sequence[StoredTurn]) -> Un
     return bool(sources) and all(texts.get(one.id) == one.turn.text for one in sources)
 
 
-def _consents(memory: Memory) -> Unit[list[Consent]]:
+def _load_consents(memory: Memory) -> Unit[list[Consent]]:
     """Return the consents of a memory's author and subject, locked until the commit."""
     people = {memory.said_by}
     if memory.subject.kind is SubjectKind.PERSON:

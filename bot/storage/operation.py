@@ -28,7 +28,7 @@ _decode_report = msgspec.msgpack.Decoder(ProcessReport).decode
 
 
 class NodeRegistry(ClockStore):
-    """Registers the processes of an installation. All ages use the database's clock."""
+    """Registers the processes of an installation. The database's clock measures all ages."""
 
     @transaction
     def register(self, owner: str, roles: str, version: str) -> Unit[None]:
@@ -64,13 +64,15 @@ class NodeRegistry(ClockStore):
     def nodes(self) -> Unit[Sequence[Node]]:
         """Return running and recently crashed processes, oldest first."""
         time_values = self._time_values()
-        held_roles: defaultdict[str, list[str]] = defaultdict(list)
+        leases: defaultdict[str, list[str]] = defaultdict(list)
         for owner, role in (yield SQL["leases_of_nodes"].query(time_values)):
-            held_roles[owner].append(role)
+            leases[owner].append(role)
         counts = to_dict((yield SQL["answering_nodes"].query(time_values)))
         return [
-            Node(owner, roles, version, age, seen, tuple(held_roles[owner]), counts.get(owner, 0))
-            for owner, roles, version, age, seen in (yield SQL["nodes"].query(time_values))
+            Node(
+                owner, roles, version, uptime, seen_ago, tuple(leases[owner]), counts.get(owner, 0)
+            )
+            for owner, roles, version, uptime, seen_ago in (yield SQL["nodes"].query(time_values))
         ]
 
     @readonly

@@ -29,9 +29,9 @@ from bot.storage.rows import NO_MESSAGE, address_columns, decode, decode_content
 from bot.storage.statements import SQL, Rows, Unit, encode_sources
 from bot.value_class import value_class
 
-SENDING_SECONDS = 20.0  # also written in statements.sql
+ROW_LEASE_SECONDS = 20.0  # also written in statements.sql
 """The lease of a row; a sender gives up a request after half of this time."""
-_NOTICE_PART = 10_000
+_FIRST_NOTICE_PART = 10_000
 """Parts from this number on are notices about parts that could not be delivered."""
 _MAX_KNOWN_IDS = 1000  # of a chat; more than a search ever covers
 _MAX_REASON_CHARS = 500
@@ -51,7 +51,7 @@ class SqlOutbox(ClockStore):
         self._sender = sender
 
     @transaction
-    def due_lanes(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
+    def list_due_lanes(self, limit: int, sources: Collection[str]) -> Unit[Sequence[str]]:
         """Return up to `limit` chat queues (lanes) whose first row is due and unclaimed."""
         values = {"served": encode_sources(sources), "most": limit, "now": self._clock.now()}
         rows = yield SQL["due_lanes"].query_alone(values)
@@ -90,20 +90,22 @@ class SqlOutbox(ClockStore):
 
     @transaction
     def queue_as_new_message(
-        self, row: OutboxRow, reason: str, *, is_gone: bool
+        self, row: OutboxRow, reason: str, *, is_message_gone: bool
     ) -> Unit[OutboxRow | None]:
         """Give up a refused edit, and queue its content as a new message instead.
 
-        The new message will replace the old one, unless that no longer exists (`is_gone`). Reserves
-        and returns the chat's next row.
+        The new message will replace the old one, unless that no longer exists (`is_message_gone`).
+        Reserves and returns the chat's next row.
         """
         at = current_moment(self._clock)
         lane_key = yield from self._give_up_row(row, reason)
         if not (yield SQL["deletion_of"].query(of=lane_key, message=row.external_id)):
             [[turn, part]] = yield SQL["changed_part"].query(row=row.id)
             content = encode_content(row.content, row.thread)
-            replaced = {"replaced": None if is_gone else row.external_id}
-            yield SQL["send_again"].query({"of_turn": turn, "of_part": part, **replaced, **content})
+            replaced_values = {"replaced": None if is_message_gone else row.external_id}
+            yield SQL["send_again"].query(
+                {"of_turn": turn, "of_part": part, **replaced_values, **content}
+            )
         return (yield from _reserve_next(lane_key, self._sender, at))
 
     @transaction
@@ -115,9 +117,9 @@ class SqlOutbox(ClockStore):
         lane_key = yield from self._give_up_row(row, reason)
         if private is not None:
             yield SQL["empty_row"].query(row=row.id)
-        if notice and row.part < _NOTICE_PART:
+        if notice and row.part < _FIRST_NOTICE_PART:
             # All private parts of a turn share one notice.
-            part = _NOTICE_PART + (0 if private else row.part)
+            part = _FIRST_NOTICE_PART + (0 if private else row.part)
             row_key = {"turn": row.turn, "part": part, "op": OutboxOperation.SEND}
             reply_to = private.reply_to if private else row.reply_to
             content = {**NO_MESSAGE, **encode_content(MessageContent(notice)), "reply_to": reply_to}
@@ -176,7 +178,7 @@ class SqlOutbox(ClockStore):
     def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
         """Return the message id of each finished row; None if the row will never be sent."""
         rows = yield SQL["sent_ids"].query_alone(ids=json.dumps(sorted(row_ids)))
-        return {row: None if state == OutboxState.DEAD else sent for row, state, sent in rows}
+        return {row: None if state == OutboxState.DEAD else sent_id for row, state, sent_id in rows}
 
     @transaction
     def find_message_id(self, part: str) -> Unit[str | None]:
@@ -219,14 +221,14 @@ class SqlOutbox(ClockStore):
         return str(lane)
 
     def _postpone(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
-        """Make a row due in some seconds, by the clock of leases; the sender's may be wrong."""
+        """Make a row due in some seconds by the leases' clock: the sender's clock may be wrong."""
         yield SQL["lock_lane"].query(of=row.address.lane)
         values = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
         lane_key, due_at = yield from self._change_row("put_off_row", row, **values)
         yield SQL["postpone_lane"].query(of=lane_key, moment=due_at)
 
     def _fenced_error(self, row: OutboxRow) -> Fenced:
-        return Fenced(f"outbox row {row.id} is held by another sender than {self._sender.owner}")
+        return Fenced(f"outbox row {row.id} is held by a sender other than {self._sender.owner}")
 
 
 def queue_rows(
@@ -283,7 +285,7 @@ def _begin_sending(
     head_rows: Rows, key: str, sender: SenderIdentity, lease_rows: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
     """Reserve and return a chat's first row; if it is too early to send, postpone the chat."""
-    now = lease_rows[0][0] - SENDING_SECONDS  # by the database's clock
+    now = lease_rows[0][0] - ROW_LEASE_SECONDS  # by the database's clock
     row, not_before, started_at = _to_row(tuple(head_rows[0]), at)
     if row.state is OutboxState.SENDING:  # its sender died
         row = replace(row, state=OutboxState.UNKNOWN)
@@ -293,8 +295,10 @@ def _begin_sending(
         yield SQL["postpone_lane"].query(of=key, moment=not_before)
         return None
     is_new = row.state is OutboxState.PENDING
-    new_state, started = (OutboxState.SENDING, now) if is_new else (row.state, started_at)
-    yield SQL["begin_row"].query(row=row.id, begun=new_state, sender=sender.owner, started=started)
+    new_state, started_at = (OutboxState.SENDING, now) if is_new else (row.state, started_at)
+    yield SQL["begin_row"].query(
+        row=row.id, begun=new_state, sender=sender.owner, started=started_at
+    )
     return row
 
 
@@ -315,7 +319,7 @@ def sender_values(sender: SenderIdentity | None) -> dict[str, object]:
 
 
 def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
-    """Decode a row, `not_before` and `started_at`; a failure becomes the row's `problem`."""
+    """Return the row, `not_before` and `started_at`; an error becomes the row's `problem`."""
     try:
         return decode(lambda one: _read_row(one, at), columns)
     except Undecodable as error:
@@ -329,7 +333,7 @@ def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, flo
             state=OutboxState.PENDING,
             attempts=attempts + 1,
             external_id=None,
-            send_before=at.monotonic + SENDING_SECONDS / 2,
+            send_before=at.monotonic + ROW_LEASE_SECONDS / 2,
             problem=str(error),
         )
         return row, 0.0, None
@@ -357,6 +361,6 @@ def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, f
         file=None if file_name is None else Attachment(file_name, file_text),
         thread=thread_to_open,
         private=private,
-        send_before=at.monotonic + SENDING_SECONDS / 2,
+        send_before=at.monotonic + ROW_LEASE_SECONDS / 2,
     )
     return row, float(not_before), None if started_at is None else float(started_at)

@@ -34,19 +34,21 @@ from bot.telemetry.secret_masker import register_secrets
 
 T = TypeVar("T")
 MAX_CONNECTIONS = 8
-CONNECT_SECONDS = 5.0
-COMMAND_SECONDS = 20.0
-_CANCEL_SECONDS = 2.0
+CONNECT_TIMEOUT_SECONDS = 5.0
+COMMAND_TIMEOUT_SECONDS = 20.0
+_CANCEL_TIMEOUT_SECONDS = 2.0
 """The maximum time for the server to cancel a statement."""
 _CLOSE_TIMEOUT_SECONDS = 2.0
 """The maximum time for the server to close a connection."""
-_SERVER_LIMITS = {
+_SERVER_TIMEOUTS = {
     "statement_timeout": "20s",
     "lock_timeout": "5s",
     # a suspended process must not lock a row forever
     "idle_in_transaction_session_timeout": "10s",
 }
-_SET_LIMITS = "; ".join(f"SET LOCAL {name} = '{limit}'" for name, limit in _SERVER_LIMITS.items())
+_SET_TIMEOUTS = "; ".join(
+    f"SET LOCAL {name} = '{value}'" for name, value in _SERVER_TIMEOUTS.items()
+)
 
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """asyncpg's errors; `InternalClientError` occurs if the server closes a connection mid-use."""
@@ -82,8 +84,8 @@ class PostgresPool(ConnectionPool):
         url = url.difference_update_query(["pgbouncer", "passfile"])
         self._dsn = to_dsn(url)
         self._options: dict[str, Any] = {
-            "timeout": CONNECT_SECONDS,
-            "command_timeout": COMMAND_SECONDS,
+            "timeout": CONNECT_TIMEOUT_SECONDS,
+            "command_timeout": COMMAND_TIMEOUT_SECONDS,
             "connection_class": _Connection,
         }
         if file is not None and not url.password:
@@ -93,18 +95,18 @@ class PostgresPool(ConnectionPool):
         if self._is_behind_pgbouncer:
             self._options |= {"statement_cache_size": 0}
         else:
-            settings = {**_SERVER_LIMITS, "application_name": "troupe"}
+            settings = {**_SERVER_TIMEOUTS, "application_name": "troupe"}
             self._options |= {"server_settings": settings}
         size: dict[str, Any] = {"min_size": 0, "max_size": MAX_CONNECTIONS, "reset": _skip_reset}
         self._pool = asyncpg.create_pool(self._dsn, **size, **self._options)
-        self._is_opened = False
+        self._is_open = False
 
     @override
     async def run(self, start_unit: StartUnit[T]) -> T:
         """Run a unit and commit it; even after a `TimeoutError`, it may be committed."""
-        if not self._is_opened:
+        if not self._is_open:
             await self._pool
-            self._is_opened = True
+            self._is_open = True
         try:
             async with self._acquire_connection() as connection:
                 unit = start_unit()
@@ -129,14 +131,14 @@ class PostgresPool(ConnectionPool):
             yield connection
         finally:
             with contextlib.suppress(TimeoutError):  # asyncpg has closed the connection
-                await self._pool.release(connection, timeout=_CANCEL_SECONDS)
+                await self._pool.release(connection, timeout=_CANCEL_TIMEOUT_SECONDS)
 
     async def _run(self, connection: Any, unit: Unit[T], query: Query) -> T:
         if query.is_whole_unit and not self._is_behind_pgbouncer:
             return await self._run_to_end(connection, unit, query)
         async with connection.transaction():
             if self._is_behind_pgbouncer:
-                await connection.execute(_SET_LIMITS)
+                await connection.execute(_SET_TIMEOUTS)
             return await self._run_to_end(connection, unit, query)
 
     async def _run_to_end(self, connection: Any, unit: Unit[T], query: Query) -> T:
@@ -148,7 +150,7 @@ class PostgresPool(ConnectionPool):
             return result
 
     async def _execute_query(self, connection: Any, query: Query) -> Rows:
-        compiled_sql = query.statement.compiled("postgresql")
+        compiled_sql = query.statement.compile_for("postgresql")
         if query.many_values:
             rows = [compiled_sql.arguments(values, self._codec) for values in query.many_values]
             await connection.executemany(compiled_sql.text, rows)
@@ -163,15 +165,15 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def commit(self, unit: UnitOfWork[T]) -> T:
-        return await self._run_with_engine(self._make_engine(COMMAND_SECONDS), unit)
+        return await self._run_with_engine(self._make_engine(COMMAND_TIMEOUT_SECONDS), unit)
 
     @override
     async def maintain(self, unit: UnitOfWork[T]) -> T:
-        def without_timeout(connection: Connection) -> T:
+        def run_without_timeout(connection: Connection) -> T:
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             return unit(connection)
 
-        return await self._run_with_engine(self._make_engine(None), without_timeout)
+        return await self._run_with_engine(self._make_engine(None), run_without_timeout)
 
     async def _run_with_engine(self, engine: AsyncEngine, unit: UnitOfWork[T]) -> T:
         try:
@@ -180,11 +182,11 @@ class PostgresPool(ConnectionPool):
         except DRIVER_ERRORS as error:  # SQLAlchemy does not convert errors on connect
             raise to_store_error(error) from None
 
-    def _make_engine(self, command_seconds: float | None) -> AsyncEngine:
+    def _make_engine(self, command_timeout_seconds: float | None) -> AsyncEngine:
         """Return an engine that opens a connection for each use, because it is rarely used."""
 
         async def connect(**_options: Any) -> asyncpg.Connection:
-            options = {**self._options, "command_timeout": command_seconds}
+            options = {**self._options, "command_timeout": command_timeout_seconds}
             return await asyncpg.connect(self._dsn, **options)
 
         # asyncpg parses the address, because SQLAlchemy supports neither sslmode nor several hosts.
@@ -202,7 +204,7 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def close(self) -> None:
-        if self._is_opened:
+        if self._is_open:
             await self._pool.close()
 
 
@@ -224,19 +226,20 @@ def read_password(file: Path, url: URL) -> str:
     host_names |= {"localhost" for one in host_names if one.startswith("/")}
     ports = {one[2] or str(url.query.get("port", url.port or "5432")) for one in host_matches}
     user = str(url.username or url.query.get("user") or getpass.getuser())
-    expected = (host_names, ports, {str(url.database or user)}, {user})
+    expected_fields = (host_names, ports, {str(url.database or user)}, {user})
     try:
         lines = map(_PASSWORD_LINE.fullmatch, file.read_text("utf-8").splitlines())
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"the password file {file} cannot be read: {error}") from None
     for line in filter(None, lines):
         *fields, password = [_ESCAPED_CHARACTER.sub(r"\1", one) for one in line.groups()]
-        if all(one in {"*", *allowed} for one, allowed in zip(fields, expected, strict=True)):
+        if all(one in {"*", *values} for one, values in zip(fields, expected_fields, strict=True)):
             register_secrets([password])
             return password
-    wanted_line = ":".join(",".join(sorted(one)) for one in expected)
+    expected_line = ":".join(",".join(sorted(one)) for one in expected_fields)
     raise SettingsError(
-        f"the password file {file} has no line for {wanted_line} (host:port:database:user); add one"
+        f"the password file {file} has no line for {expected_line} "
+        "(host:port:database:user); add one"
     )
 
 

@@ -64,8 +64,8 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
     """Return a message with the server, the error and the remedy, without the password."""
     kwargs = redis.connection_pool.connection_kwargs
     server = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-    chain = (error, error.__cause__, error.__context__, *error.args)  # redis-py hides the cause
-    match next((each for each in chain if isinstance(each, _REFUSAL_ERRORS)), error):
+    errors = (error, error.__cause__, error.__context__, *error.args)  # redis-py hides the cause
+    match next((each for each in errors if isinstance(each, _REFUSAL_ERRORS)), error):
         case ssl.SSLCertVerificationError() as refused:
             fault = (
                 f"has a certificate that is not trusted here ({refused.verify_message}); add"
@@ -83,17 +83,19 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
         case ResponseError():
             fault = f"refused the connection ({error}); correct the URL"
         case _:
-            fault = f"cannot be reached ({_system_error_text(chain)}); start it, or correct the URL"
+            fault = (
+                f"cannot be reached ({_system_error_text(errors)}); start it, or correct the URL"
+            )
     return f"TROUPE_REDIS_URL: Redis at {server} {fault}"
 
 
-def _system_error_text(chain: Sequence[object]) -> str:
+def _system_error_text(errors: Sequence[object]) -> str:
     """Return the operating system's error message, which redis-py hides."""
-    for cause in chain:
+    for cause in errors:
         if isinstance(cause, OSError) and cause.errno is not None:
             # a failed DNS lookup has a negative number and its own message
             return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
-    return str(chain[0]) or type(chain[0]).__name__
+    return str(errors[0]) or type(errors[0]).__name__
 
 
 class _PasswordFile(CredentialProvider):

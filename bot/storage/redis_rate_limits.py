@@ -28,8 +28,8 @@ from bot.storage.statements import read_sections
 
 _log = structlog.get_logger(__name__)
 _TIMEOUT_SECONDS = 0.3
-_MAX_DELAY_SECONDS = 0.1
-"""If a timeout is later than this, this process was slow, and perhaps not the server."""
+_MAX_TIMEOUT_DELAY_SECONDS = 0.1
+"""If a timeout fires later than this, this process was slow, and the server perhaps was not."""
 _PAUSE_SECONDS = 1.0
 """The pause after the server did not answer; each further failure doubles it."""
 _MAX_PAUSE_SECONDS = 15.0
@@ -54,11 +54,11 @@ class RedisRateLimits(RateLimits):
         self._timeout_seconds = timeout_seconds
         self._in_process = InProcessRateLimits(clock)
         self._paused_until = 0.0
-        self._next_pause = _PAUSE_SECONDS
+        self._next_pause_seconds = _PAUSE_SECONDS
         self._unreported_refusals: dict[str, float] = {}  # when each ends, by scope
         self._unreported_releases: dict[tuple[str, str], None] = {}  # keys and holders
         self._server_lock = asyncio.Lock()
-        self._members = f"{prefix}limiting"
+        self._members_key = f"{prefix}limiting"
         self._process_name = secrets.token_hex(8)
         self._process_count = 1
         self._counted_at = -math.inf
@@ -111,7 +111,7 @@ class RedisRateLimits(RateLimits):
         keys, args = self._encode_scopes(scopes)
         response = await self._ask_server(lambda: self._scripts["take_call"](keys, args))
         if response is None:
-            return await self._in_process.take_call(self._per_process_shares(scopes))
+            return await self._in_process.take_call(self._divide_among_processes(scopes))
         if float(response) <= 0:  # also counted here, in case the server goes down
             await self._in_process.take_call(scopes)
         return float(response)
@@ -121,10 +121,10 @@ class RedisRateLimits(RateLimits):
         keys, args = self._encode_scopes(scopes)
         response = await self._ask_server(lambda: self._scripts["seconds_until_call"](keys, args))
         if response is None:
-            return await self._in_process.seconds_until_call(self._per_process_shares(scopes))
+            return await self._in_process.seconds_until_call(self._divide_among_processes(scopes))
         return max(0.0, float(response))
 
-    def _per_process_shares(self, scopes: Sequence[RateLimitScope]) -> list[RateLimitScope]:
+    def _divide_among_processes(self, scopes: Sequence[RateLimitScope]) -> list[RateLimitScope]:
         return [one.per_process_share(self._process_count) for one in scopes]
 
     def _encode_scopes(
@@ -153,7 +153,9 @@ class RedisRateLimits(RateLimits):
 
         async def find_refusals() -> dict[str, float]:
             seconds_by_scope: dict[str, float] = {}
-            async for key in self._redis.scan_iter(f"{_escape(prefix)}*", count=_SCAN_BATCH_SIZE):
+            async for key in self._redis.scan_iter(
+                f"{_escape_wildcards(prefix)}*", count=_SCAN_BATCH_SIZE
+            ):
                 scope = key.decode().removeprefix(prefix)
                 seconds_by_scope[scope] = max(0, await self._redis.pttl(key)) / 1000
                 if len(seconds_by_scope) == _MAX_LISTED_REFUSALS:
@@ -181,10 +183,10 @@ class RedisRateLimits(RateLimits):
                 response = await self._ask_with_retry(call)
             except (TimeoutError, RedisError, OSError) as error:
                 _log.warning("shared_limits_paused", reason=type(error).__name__)
-                self._paused_until = self._clock.monotonic() + self._next_pause
-                self._next_pause = min(self._next_pause * 2, _MAX_PAUSE_SECONDS)
+                self._paused_until = self._clock.monotonic() + self._next_pause_seconds
+                self._next_pause_seconds = min(self._next_pause_seconds * 2, _MAX_PAUSE_SECONDS)
                 return None
-            self._next_pause = _PAUSE_SECONDS
+            self._next_pause_seconds = _PAUSE_SECONDS
             return response
 
     async def _ask_with_retry(self, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -193,11 +195,11 @@ class RedisRateLimits(RateLimits):
         A call whose response was lost is then counted twice, which is safe.
         """
         loop = asyncio.get_running_loop()
-        times_out_at = loop.time() + self._timeout_seconds
+        deadline = loop.time() + self._timeout_seconds
         try:
             return await self._ask_once(call)
         except TimeoutError:
-            if loop.time() < times_out_at + _MAX_DELAY_SECONDS:
+            if loop.time() < deadline + _MAX_TIMEOUT_DELAY_SECONDS:
                 raise
         return await self._ask_once(call)
 
@@ -233,15 +235,17 @@ class RedisRateLimits(RateLimits):
         now = self._clock.monotonic()
         if now - self._counted_at >= _SECONDS_BETWEEN_COUNTS:
             args: list[str | float] = [self._process_name, _ACTIVE_SECONDS]
-            self._process_count = int(await self._scripts["count_processes"]([self._members], args))
+            self._process_count = int(
+                await self._scripts["count_processes"]([self._members_key], args)
+            )
             self._counted_at = now
 
-    async def leave(self) -> None:
+    async def report_shutdown(self) -> None:
         """Report that this process is shutting down."""
-        await self._ask_server(lambda: self._redis.zrem(self._members, self._process_name))
+        await self._ask_server(lambda: self._redis.zrem(self._members_key, self._process_name))
 
 
-def _escape(prefix: str) -> str:
+def _escape_wildcards(prefix: str) -> str:
     """Escape wildcards of Redis patterns in a prefix."""
     return re.sub(r"([\\*?\[\]])", r"\\\1", prefix)
 
@@ -256,4 +260,4 @@ async def open_rate_limits(
         try:
             yield limits
         finally:
-            await limits.leave()
+            await limits.report_shutdown()

@@ -74,7 +74,7 @@ class RedisSignals(InProcessSignals):
                 async with asyncio.timeout(TIMEOUT_SECONDS):
                     await self._redis.ping()
             except (TimeoutError, RedisError, OSError) as error:
-                self._add_problem(error)
+                self._log_problem(error)
         return self._problems[-1] if self._problems else None
 
     @override
@@ -100,7 +100,7 @@ class RedisSignals(InProcessSignals):
                     )
             except (TimeoutError, RedisError, OSError) as error:
                 self._can_send = False
-                self._add_problem(error)
+                self._log_problem(error)
                 await asyncio.sleep(pause_seconds)
                 self._take_queued_signals(_MAX_QUEUED_SIGNALS)  # other processes have polled by now
                 pause_seconds = min(pause_seconds * 2, _MAX_PAUSE_SECONDS)
@@ -133,7 +133,7 @@ class RedisSignals(InProcessSignals):
                     pause_seconds = _PAUSE_SECONDS
                     await self._receive_until_silent(subscription)
             except (TimeoutError, RedisError, OSError) as error:
-                self._add_problem(error)
+                self._log_problem(error)
             finally:
                 self.is_connected = False
             await asyncio.sleep(pause_seconds)
@@ -149,7 +149,7 @@ class RedisSignals(InProcessSignals):
                 if message["type"] == "message":
                     self._receive_message(message["data"])
 
-    def _add_problem(self, error: Exception) -> None:
+    def _log_problem(self, error: Exception) -> None:
         """Log a problem, unless it was already logged."""
         problem = describe_redis_error(error, self._redis)
         if problem not in self._problems:

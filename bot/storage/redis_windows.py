@@ -73,16 +73,16 @@ class RedisWindows(SharedWindows):
             async with asyncio.timeout(_FIND_TIMEOUT_SECONDS):
                 value = await self._redis.get(self._prefix + claim.conversation)
             decoded_value = self._codec.decode(value if isinstance(value, bytes) else None)
-            stored = _decode(decoded_value) if decoded_value else None
+            window = _decode(decoded_value) if decoded_value else None
         except (msgspec.DecodeError, StoreError):  # another version of Troupe or encryption key
             return None
         except _SERVER_ERRORS as error:
             self._pause(error)
             return None
-        if stored is None or stored.epoch != claim.epoch - 1:
+        if window is None or window.epoch != claim.epoch - 1:
             return None
-        turn_count = len(stored.turns)
-        return create_window(Session(stored.session, stored.turns), turn_count + stored.is_whole)
+        turn_count = len(window.turns)
+        return create_window(Session(window.session, window.turns), turn_count + window.is_whole)
 
     @override
     async def drop(self, claim: Claim) -> None:

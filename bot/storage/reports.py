@@ -31,12 +31,12 @@ from bot.storage.statements import SQL, Rows, Statement, Unit, to_dict
 _ROWS_PER_READ = 500
 _MAX_ROWS_SEARCHED = 4000
 """The maximum number of receipts to decode per search, in about 0.3 s."""
-_SECONDS_TO_FINISH = 600.0
-"""How long after an answer its receipt may be stored, while other characters answer."""
+_MAX_RECEIPT_DELAY_SECONDS = 600.0
+"""How long after an answer its receipt may be stored, since other characters may answer, too."""
 _SELECT_ANSWERS = (
     "SELECT id, conversation, at, content FROM receipt WHERE length(content) > 0 AND turn <> ''"
 )
-_CONDITIONS = {
+_FILTER_CONDITIONS = {
     "conversation": "conversation = :conversation",
     "preset": "lower(preset) = lower(:preset)",
     "person": "person = :person",
@@ -45,7 +45,7 @@ _CONDITIONS = {
     "since": "at >= :since",
     "until": "at < :until",
 }
-ORDERS = {
+SORT_ORDERS = {
     "": "id DESC",
     "seconds": "seconds DESC NULLS LAST, id DESC",
     "first_word": "first_word_seconds DESC NULLS LAST, id DESC",
@@ -101,8 +101,8 @@ class AnswerLog(Store):
     def find_previous_and_next(self, answer: StoredAnswer) -> Unit[tuple[int | None, int | None]]:
         """Return the numbers of the answers before and after this one in its conversation."""
         values = {"of": answer.conversation, "number": answer.number}
-        [[earlier, later]] = yield SQL["answers_beside"].query_alone(values)
-        return earlier, later
+        [[previous_number, next_number]] = yield SQL["answers_beside"].query_alone(values)
+        return previous_number, next_number
 
     @readonly
     def count_filter_values(
@@ -118,18 +118,18 @@ class AnswerLog(Store):
     @readonly
     def find_sent_time(self, answer: StoredAnswer) -> Unit[float | None]:
         """Return when an answer's last message was sent, or None if unsent or unknown."""
-        [[sent_at, has_unsent]] = yield SQL["delivery_of_answer"].query_alone(number=answer.number)
-        return None if has_unsent else sent_at
+        [[sent_at, is_partial]] = yield SQL["delivery_of_answer"].query_alone(number=answer.number)
+        return None if is_partial else sent_at
 
     @readonly
     def find_context(self, answer: StoredAnswer) -> Unit[Scene | None]:
         """Return the answered message (except quote and files) and its history, if still known."""
         one, key = answer.receipt, {"of": answer.conversation}
-        times = {"since": answer.at - _SECONDS_TO_FINISH, "until": answer.at}
+        times = {"since": answer.at - _MAX_RECEIPT_DELAY_SECONDS, "until": answer.at}
         rows = yield SQL["answers_around"].query({**key, **times, "preset": one.preset})
-        found = decode_all("turn", rows, lambda row: (to_turn(row), row[-2], row[-1]))
-        matching_places = (places for message, *places in found if message.text == one.answer)
-        session, parent = next(matching_places, (None, None))
+        nearby_turns = decode_all("turn", rows, lambda row: (to_turn(row), row[-2], row[-1]))
+        positions = (position for turn, *position in nearby_turns if turn.text == one.answer)
+        session, parent = next(positions, (None, None))
         if session is None or parent is None:
             return None
         earlier = yield SQL["earlier_turns"].query({**key, "in_session": session, "newest": parent})
@@ -137,15 +137,15 @@ class AnswerLog(Store):
         return find_newest_scene(answer.conversation, session, turns, one.scopes, one.preset)
 
     @readonly
-    def _select_rows(self, search: AnswerSearch, before: int | None, size: int) -> Unit[Rows]:
-        values = {name: getattr(search, name) for name in _CONDITIONS}
+    def _select_rows(self, search: AnswerSearch, before: int | None, limit: int) -> Unit[Rows]:
+        values = {name: getattr(search, name) for name in _FILTER_CONDITIONS}
         filter_values = {name: value for name, value in values.items() if value not in {None, ""}}
-        conditions = [_CONDITIONS[name] for name in filter_values]
+        conditions = [_FILTER_CONDITIONS[name] for name in filter_values]
         if before is not None and not search.sort:
             conditions.append("id < :older_than")
         text = " AND ".join([_SELECT_ANSWERS, *conditions])
-        statement = Statement(f"{text} ORDER BY {ORDERS[search.sort]} LIMIT :most")
-        return (yield statement.query_alone({**filter_values, "older_than": before, "most": size}))
+        statement = Statement(f"{text} ORDER BY {SORT_ORDERS[search.sort]} LIMIT :most")
+        return (yield statement.query_alone({**filter_values, "older_than": before, "most": limit}))
 
 
 def _needs_content(search: AnswerSearch) -> bool:

@@ -34,7 +34,7 @@ _CHANNEL_DELETIONS = (
 )
 
 
-async def prepare_restored(
+async def prepare_restored_database(
     database: Database, tombstones: Sequence[Tombstone], answered_until: float, now: float
 ) -> tuple[int, int]:
     """Prepare a restored database; may be repeated until a process uses it.
@@ -47,7 +47,7 @@ async def prepare_restored(
     and the number of unanswered messages, which will only be read as context.
     """
 
-    def prepare() -> Unit[tuple[int, int]]:
+    def prepare_rows() -> Unit[tuple[int, int]]:
         values = {"now": now, "at": now, "answered_until": answered_until}
         for name in _PREPARE_STATEMENTS:
             yield SQL[name].query(values)
@@ -55,14 +55,14 @@ async def prepare_restored(
         [[unanswered_count]] = yield SQL["count_unanswered"].query()
         return len(unknown_rows), unanswered_count
 
-    message_counts = await database.run(prepare)
+    message_counts = await database.run(prepare_rows)
     for one in tombstones:
-        await database.run(lambda one=one: _forget_again(one, now))  # type: ignore[misc]
+        await database.run(lambda one=one: _repeat_deletion(one, now))  # type: ignore[misc]
     await database.truncate_log()
     return message_counts
 
 
-def _forget_again(tombstone: Tombstone, now: float) -> Unit[None]:
+def _repeat_deletion(tombstone: Tombstone, now: float) -> Unit[None]:
     until, key, person = tombstone.at, tombstone.conversation, tombstone.person
     if tombstone.consent_of is not None:
         key_values = {"scope": tombstone.consent_of, "key": "consent"}
@@ -119,8 +119,8 @@ _CLOCK_TOLERANCE_SECONDS = 2.0
 """The tolerance for platforms' clocks, which count whole seconds."""
 
 
-def last_write_time(database: Path) -> float | None:
-    """Return when an SQLite database was last written, or None if there is no file."""
+def find_last_write_time(database: Path) -> float | None:
+    """Return when a SQLite database was last written, or None if there is no file."""
     files = [database, Path(f"{database}-wal")]
     times = [file.stat().st_mtime for file in files if file.is_file()]
     return max(times) + _CLOCK_TOLERANCE_SECONDS if times else None
@@ -145,8 +145,9 @@ def copy_backup(backup: Path, database: Path) -> Path:
 def replace_database(copy_path: Path, database: Path, answered_until: float) -> Path:
     """Replace the database with a prepared copy, and return the old database's new name.
 
-    The copy gets the modification time of the lost database, so that `last_write_time` returns the
-    same time if the restore is repeated before the service starts.
+    The copy gets the modification time of the lost database, so that
+    `find_last_write_time` returns the same time if the restore is repeated before the service
+    starts.
 
     Raises `StoreError` if the files cannot be renamed.
     """

@@ -12,14 +12,14 @@ from bot.storage.database import Database
 from bot.storage.statements import SQL, Rows, Statement, Unit
 
 _DAY_SECONDS = 86_400.0
-INBOX_SECONDS = 14 * _DAY_SECONDS
+INBOX_RETENTION_SECONDS = 14 * _DAY_SECONDS
 """How long events are kept: longer than platforms redeliver them, to recognize repeated ones."""
-OUTBOX_SECONDS = 7 * _DAY_SECONDS
-USAGE_SECONDS = 400 * _DAY_SECONDS
+OUTBOX_RETENTION_SECONDS = 7 * _DAY_SECONDS
+USAGE_RETENTION_SECONDS = 400 * _DAY_SECONDS
 """How long usage is kept: a year and the current month."""
-_NODE_SECONDS = 7 * _DAY_SECONDS
+_NODE_RETENTION_SECONDS = 7 * _DAY_SECONDS
 """How long operators can see a dead process."""
-FORGOTTEN_SECONDS = 30 * _DAY_SECONDS
+FORGOTTEN_RETENTION_SECONDS = 30 * _DAY_SECONDS
 """How long a process may be offline without missing deletions by other processes."""
 _ROWS_PER_PAGE = 500
 """Rows per transaction: few, so that workers do not wait long for it."""
@@ -33,18 +33,18 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
     receipt_seconds = receipt_days * _DAY_SECONDS
     deleted_count = 0
     for table, column, seconds, condition in (
-        ("inbox", "received_at", INBOX_SECONDS, "state <> 'new'"),
-        ("outbox", "started_at", OUTBOX_SECONDS, _FINAL_STATES),
-        ("receipt", "at", USAGE_SECONDS, "true"),
-        ("forgotten", "at", FORGOTTEN_SECONDS, "true"),
-        ("audit", "at", USAGE_SECONDS, "true"),
-        ("message_note", "at", min(INBOX_SECONDS, receipt_seconds), "true"),
+        ("inbox", "received_at", INBOX_RETENTION_SECONDS, "state <> 'new'"),
+        ("outbox", "started_at", OUTBOX_RETENTION_SECONDS, _FINAL_STATES),
+        ("receipt", "at", USAGE_RETENTION_SECONDS, "true"),
+        ("forgotten", "at", FORGOTTEN_RETENTION_SECONDS, "true"),
+        ("audit", "at", USAGE_RETENTION_SECONDS, "true"),
+        ("message_note", "at", min(INBOX_RETENTION_SECONDS, receipt_seconds), "true"),
     ):
         deleted_count += await _delete_old_rows(database, table, column, now - seconds, condition)
     deleted_count += await _empty_receipts(database, now - receipt_seconds)
-    oldest_day = datetime.fromtimestamp(now - USAGE_SECONDS, UTC).date().isoformat()
+    oldest_day = datetime.fromtimestamp(now - USAGE_RETENTION_SECONDS, UTC).date().isoformat()
     for name in ("delete_old_budgets", "delete_dead_nodes", "delete_dead_leases"):
-        values = {"oldest": oldest_day, "dead_since": now - _NODE_SECONDS}
+        values = {"oldest": oldest_day, "dead_since": now - _NODE_RETENTION_SECONDS}
         deleted_count += len(await database.execute(SQL[name], **values))
     return deleted_count
 
@@ -71,23 +71,23 @@ async def _delete_old_rows(
         SELECT id, {time_column}, {time_column} < :moment AND {condition} FROM {table}
         WHERE id > :last ORDER BY id LIMIT {_ROWS_PER_PAGE}
     """)
-    delete = Statement(f"DELETE FROM {table} WHERE {SQL['is_listed'].text}")
+    deletion = Statement(f"DELETE FROM {table} WHERE {SQL['is_listed'].text}")
     deleted_count = last_id = 0
     while True:
         rows = await database.fetch(page_query, last=last_id, moment=moment)
         ids = [id_ for id_, _, is_expired in rows if is_expired]
         if ids:
-            deleted_count += await database.run(lambda ids=ids: _delete_rows(table, delete, ids))  # type: ignore[misc]
+            deleted_count += await database.run(lambda ids=ids: _delete_rows(table, deletion, ids))  # type: ignore[misc]
         if not rows or any(at is not None and at >= moment for _, at, _ in rows):
             return deleted_count
         last_id = rows[-1][0]
 
 
-def _delete_rows(table: str, delete: Statement, ids: Sequence[int]) -> Unit[int]:
+def _delete_rows(table: str, deletion: Statement, ids: Sequence[int]) -> Unit[int]:
     if table == "outbox":
         ids = yield from _select_rows_of_complete_turns(ids)
         yield SQL["keep_message_ids"].query(_list_values(ids))
-    yield delete.query(_list_values(ids))
+    yield deletion.query(_list_values(ids))
     return len(ids)
 
 

@@ -1,4 +1,4 @@
-"""Re-encode all stored texts as the settings demand: encrypted with the newest key, or plain.
+"""Re-encode all stored texts as the settings require: encrypted with the newest key, or plain.
 
 Each page of rows is locked and changed in one transaction, so that the service can keep running.
 Rows that are already correct are skipped, so that an interrupted run can be resumed.
@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Table
 
-from bot.storage.column_types import encryptable_columns
+from bot.storage.column_types import list_encryptable_columns
 from bot.storage.copying import ReportTable
 from bot.storage.database import Database
 from bot.storage.statements import Query, Statement, Unit
@@ -19,14 +19,14 @@ _ROWS_PER_PAGE = 200
 
 
 async def rewrite_texts(database: Database, report: ReportTable) -> int:
-    """Re-encode all texts as the settings demand, and return the number of changed rows.
+    """Re-encode all texts as the settings require, and return the number of changed rows.
 
     `report` is called with each table and its number of changed rows. If a text cannot be
     decrypted, a `StoreError` is raised, but earlier changes are kept.
     """
     changed_total = 0
     for table in metadata.sorted_tables:
-        if encryptable_columns(table):
+        if list_encryptable_columns(table):
             changed_count = await _rewrite_table(database, table)
             changed_total += changed_count
             report(table.name, changed_count)
@@ -36,14 +36,14 @@ async def rewrite_texts(database: Database, report: ReportTable) -> int:
 
 async def _rewrite_table(database: Database, table: Table) -> int:
     key_names = [one.name for one in table.primary_key]
-    text_columns = [one.name for one in encryptable_columns(table)]
+    text_columns = [one.name for one in list_encryptable_columns(table)]
     # Columns called `stored_NAME` are neither decoded nor encoded.
     names = [*key_names, *(f"stored_{name}" for name in text_columns)]
-    selected = ", ".join([*key_names, *(f"{name} AS stored_{name}" for name in text_columns)])
+    columns = ", ".join([*key_names, *(f"{name} AS stored_{name}" for name in text_columns)])
     key, params = ", ".join(key_names), ", ".join(f":{name}" for name in key_names)
     tail = f"ORDER BY {key} LIMIT {_ROWS_PER_PAGE} FOR UPDATE"
-    first_page = Statement(f"SELECT {selected} FROM {table.name} {tail}")
-    next_page = Statement(f"SELECT {selected} FROM {table.name} WHERE ({key}) > ({params}) {tail}")
+    first_page = Statement(f"SELECT {columns} FROM {table.name} {tail}")
+    next_page = Statement(f"SELECT {columns} FROM {table.name} WHERE ({key}) > ({params}) {tail}")
     update_row = Statement(
         f"UPDATE {table.name} SET {', '.join(f'{name} = :stored_{name}' for name in text_columns)}"
         f" WHERE ({key}) = ({params})"

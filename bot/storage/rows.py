@@ -88,7 +88,7 @@ _DECODERS: Mapping[str, Callable[[bytes | str], Incoming]] = {
 encode_event: Callable[[Incoming], bytes] = msgspec.json.Encoder().encode
 
 
-def event_kind(event: Incoming) -> str:
+def get_event_kind(event: Incoming) -> str:
     return _KIND_BY_TYPE[type(event)]
 
 
@@ -197,7 +197,7 @@ def to_turn_row(turn: Turn, *, is_active: bool = True) -> dict[str, object]:
 def to_turn(row: Sequence[Any]) -> Turn:
     """Decode a row that starts with `TURN_COLUMNS`; raises exceptions that `decode` translates."""
     role, speaker_id, speaker_name, text, at, *other_columns = row[: len(TURN_COLUMNS)]
-    preset, version, message_id, sent_as, observed, files = other_columns
+    preset, version, message_id, sent_as, is_observed, files = other_columns
     speaker = Person(speaker_id, speaker_name) if speaker_id else None
     if role not in _ROLES or not isinstance(text, str):
         raise TypeError(role)
@@ -206,7 +206,7 @@ def to_turn(row: Sequence[Any]) -> Turn:
     return Turn(
         *(role, text, speaker, datetime.fromtimestamp(at, UTC), preset, version, message_id),
         sent_as=tuple(name for name in (sent_as or "").split("\n") if name),
-        observed=bool(observed),
+        observed=bool(is_observed),
         files=_decode_stored_files(files),
     )
 

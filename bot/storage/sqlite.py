@@ -48,7 +48,7 @@ _Outcome: TypeAlias = tuple[asyncio.Future[Any], Any, BaseException | None]
 class SqliteThreads:
     """Runs functions in several threads, each with its own connection, without transactions.
 
-    `connect` opens a connection in its thread, with the `isolation_level` None.
+    `connect` opens a connection in its thread, with `isolation_level=None`.
     """
 
     _name = "sqlite reader"
@@ -62,7 +62,7 @@ class SqliteThreads:
         self._codec = codec or TextCodec()
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._closed = False
+        self._is_closed = False
         self._close_lock = threading.Lock()
         self._threads = [
             threading.Thread(target=self._run_jobs, name=self._name, daemon=True)
@@ -77,7 +77,7 @@ class SqliteThreads:
 
     def submit(self, work: Work[T]) -> asyncio.Future[T]:
         """Run a function on a connection."""
-        if self._closed:
+        if self._is_closed:
             raise sqlite3.ProgrammingError("the database is closed")
         future: asyncio.Future[T] = self._loop.create_future()
         self._jobs.put((work, future))
@@ -85,7 +85,7 @@ class SqliteThreads:
 
     async def close(self) -> None:
         """Finish pending work, then close the connections."""
-        self._closed = True
+        self._is_closed = True
         for _ in self._threads:
             self._jobs.put(None)
         for one in self._threads:
@@ -97,7 +97,7 @@ class SqliteThreads:
         not_before = 0.0
         try:
             while not should_stop:
-                batch, should_stop = self._next_batch(not_before)
+                batch, should_stop = self._take_batch(not_before)
                 if not batch:
                     break
                 try:
@@ -114,7 +114,7 @@ class SqliteThreads:
                 if connection is not None:
                     connection.close()
 
-    def _next_batch(self, not_before: float) -> tuple[list[_Job], bool]:
+    def _take_batch(self, not_before: float) -> tuple[list[_Job], bool]:
         """Return the jobs to run together, after `not_before`, and whether to stop after them."""
         batch: list[_Job] = []
         job = self._jobs.get()
@@ -192,7 +192,7 @@ def run_unit(connection: sqlite3.Connection, start_unit: StartUnit[T], codec: Te
 
 
 def _execute_query(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
-    sql = query.statement.compiled("sqlite")
+    sql = query.statement.compile_for("sqlite")
     if len(query.many_values) > 1:
         cursor.executemany(sql.text, [sql.arguments(values, codec) for values in query.many_values])
         return ()
@@ -305,10 +305,10 @@ class SqliteThreadPool(ConnectionPool):
         """Run a SQLAlchemy function on the driver's connection, and return its result."""
         engine = self._engines.get(id(connection))
         if engine is None:
-            engine = self._engines[id(connection)] = _borrow_connection(connection)
+            engine = self._engines[id(connection)] = _wrap_connection(connection)
             attach_codec(engine, self._codec)
-        with engine.connect() as borrowed:
-            return unit(borrowed)
+        with engine.connect() as wrapped_connection:
+            return unit(wrapped_connection)
 
 
 def _create_for_owner(file: Path) -> None:
@@ -332,7 +332,7 @@ class _SharedConnection(sqlite3.Connection):
     def rollback(self) -> None: ...
 
 
-def _borrow_connection(connection: sqlite3.Connection) -> Engine:
+def _wrap_connection(connection: sqlite3.Connection) -> Engine:
     """Wrap a connection in an engine that neither begins nor ends transactions."""
     return create_engine(
         "sqlite://", creator=lambda: connection, poolclass=StaticPool, pool_reset_on_return=None

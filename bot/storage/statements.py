@@ -21,7 +21,7 @@ import msgspec
 
 from bot.errors import StoreError, Undecodable
 from bot.storage.codec import TextCodec
-from bot.storage.column_types import encryptable_columns
+from bot.storage.column_types import list_encryptable_columns
 from bot.storage.tables import metadata
 from bot.value_class import value_class
 
@@ -47,7 +47,7 @@ _SQLITE_SPELLINGS = {
     "~<~": "<",
 }
 _ENCRYPTABLE_COLUMNS = frozenset(
-    column.name for table in metadata.sorted_tables for column in encryptable_columns(table)
+    column.name for table in metadata.sorted_tables for column in list_encryptable_columns(table)
 )
 _encode_json = msgspec.json.Encoder().encode
 
@@ -59,19 +59,24 @@ class Statement:
     machines may be wrong. On SQLite it is the machine's time, which the unit of work provides as
     `now`. FOR UPDATE and FOR SHARE are removed for SQLite, where only one unit writes at a time.
 
-    Values and columns are encrypted if they have the name of an encryptable column. The values
-    named in `lists` are lists of such texts; those named in `tables` are lists of complete rows.
+    Values and columns are encrypted if they have the name of an encryptable column. Values
+    named in `list_parameters` are lists of such texts; values named in `table_parameters` are lists
+    of complete rows.
     """
 
     def __init__(
-        self, text: str, *, lists: Collection[str] = (), tables: Collection[str] = ()
+        self,
+        text: str,
+        *,
+        list_parameters: Collection[str] = (),
+        table_parameters: Collection[str] = (),
     ) -> None:
         self.text = text.strip()
-        self._lists = lists
-        self._tables = tables
+        self._list_parameters = list_parameters
+        self._table_parameters = table_parameters
         self._compiled_by_dialect: dict[DialectName, CompiledSql] = {}
 
-    def compiled(self, dialect: DialectName) -> "CompiledSql":
+    def compile_for(self, dialect: DialectName) -> "CompiledSql":
         compiled_sql = self._compiled_by_dialect.get(dialect)
         if compiled_sql is None:
             compiled_sql = self._compiled_by_dialect[dialect] = self._compile(dialect)
@@ -105,8 +110,8 @@ class Statement:
         text = PARAMETER.sub(lambda match: f"{sigil}{names.index(match[1]) + 1}", text)
         encoders = {
             **dict.fromkeys(_ENCRYPTABLE_COLUMNS, _encode_value),
-            **dict.fromkeys(self._lists, _encode_list),
-            **dict.fromkeys(self._tables, _encode_table),
+            **dict.fromkeys(self._list_parameters, _encode_list),
+            **dict.fromkeys(self._table_parameters, _encode_table),
         }
         indexed_encoders = [(at, encoders[one]) for at, one in enumerate(names) if one in encoders]
         return CompiledSql(text, names, tuple(indexed_encoders))
@@ -178,12 +183,12 @@ def _encode_table(codec: TextCodec, rows: Sequence[Values]) -> str:
 
 
 def decode_rows(rows: Rows, columns: tuple[str, ...], codec: TextCodec) -> Rows:
-    indexes = _encrypted_indexes(columns)
+    indexes = _find_encryptable_indexes(columns)
     return [_decode_row(row, indexes, codec) for row in rows] if indexes else rows
 
 
 @functools.cache
-def _encrypted_indexes(columns: tuple[str, ...]) -> list[int]:
+def _find_encryptable_indexes(columns: tuple[str, ...]) -> list[int]:
     """Return the indexes of encryptable columns, whose names may start with "_" or "_head_"."""
     return [
         index

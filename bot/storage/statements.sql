@@ -209,7 +209,7 @@ WHERE id = (SELECT max(id) FROM receipt WHERE conversation = :conversation) AND 
 -- name: opened_parts
 SELECT part FROM outbox WHERE turn = :of_turn AND op = 'send'
 
--- === the outbox and its lanes; 20 seconds is SENDING_SECONDS of outbox.py ===
+-- === the outbox and its lanes; 20 seconds is ROW_LEASE_SECONDS of outbox.py ===
 
 -- name: queue_row
 INSERT INTO outbox (

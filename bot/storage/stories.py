@@ -44,20 +44,20 @@ class SqlStories(Store, Stories):
         self, character: str, texts: Sequence[str], model_id: str
     ) -> Unit[Sequence[str]]:
         new_texts = {_story_key(text): text for text in texts}
-        places_by_key = {key: place for place, key in enumerate(new_texts)}
+        positions_by_key = {key: position for position, key in enumerate(new_texts)}
         known_stories = yield from _load_known_stories(character)
-        if {key: place for key, (place, _) in known_stories.items()} != places_by_key:
+        if {key: position for key, (position, _) in known_stories.items()} != positions_by_key:
             yield SQL["raise_story_revision"].query(of=character)
             known_stories = yield from _load_known_stories(
                 character
             )  # another process may have changed the stories
             for key in known_stories.keys() - new_texts.keys():
                 yield SQL["delete_story"].query(of=character, key=key)
-            for key, place in places_by_key.items():
-                row = {"of": character, "key": key, "place": place}
+            for key, position in positions_by_key.items():
+                row = {"of": character, "key": key, "place": position}
                 if key not in known_stories:
                     yield SQL["add_story"].query({**row, "text": to_storable_text(new_texts[key])})
-                elif known_stories[key][0] != place:
+                elif known_stories[key][0] != position:
                     yield SQL["set_story_place"].query(row)
         models_by_key = {key: model for key, (_, model) in known_stories.items()}
         return [text for key, text in new_texts.items() if models_by_key.get(key) != model_id]
@@ -80,35 +80,37 @@ class SqlStories(Store, Stories):
     ) -> Sequence[Story]:
         vectors = await self._load_vectors(character, model_id, len(query))
         scored_keys = await asyncio.to_thread(_rank_by_similarity, vectors, query, limit)
-        texts = await self._texts(character, [key for key, _ in scored_keys])
+        texts = await self._load_texts(character, [key for key, _ in scored_keys])
         return [Story(*texts[key], score) for key, score in scored_keys if key in texts]
 
     @readonly
-    def _texts(self, character: str, keys: Sequence[str]) -> Unit[Mapping[str, tuple[int, str]]]:
+    def _load_texts(
+        self, character: str, keys: Sequence[str]
+    ) -> Unit[Mapping[str, tuple[int, str]]]:
         rows = yield SQL["story_texts"].query_alone(of=character, keys=json.dumps(keys))
         return {row[0]: decode(lambda row: (row[1], row[2]), row) for row in rows}
 
     async def _load_vectors(
         self, character: str, model_id: str, vector_bytes: int
     ) -> _CachedVectors:
-        cached = self._cache.get(character)
-        revision, rows = await self._read_vectors(character, model_id, cached)
+        vectors = self._cache.get(character)
+        revision, rows = await self._read_vectors(character, model_id, vectors)
         if rows is not None:
-            cached = await asyncio.to_thread(_pack_vectors, revision, model_id, rows, vector_bytes)
-            self._cache[character] = cached
+            vectors = await asyncio.to_thread(_pack_vectors, revision, model_id, rows, vector_bytes)
+            self._cache[character] = vectors
             self._evict_surplus()
-        assert cached is not None  # noqa: S101 -- its rows were read otherwise
+        assert vectors is not None  # noqa: S101 -- its rows were read otherwise
         self._cache.move_to_end(character)
-        return cached
+        return vectors
 
     @readonly
     def _read_vectors(
-        self, character: str, model_id: str, cached: _CachedVectors | None
+        self, character: str, model_id: str, vectors: _CachedVectors | None
     ) -> Unit[tuple[int, Rows | None]]:
-        """Return the newest revision and its vectors, or None as vectors if `cached` has them."""
+        """Return the newest revision and its rows; None instead of rows if `vectors` is current."""
         revisions = yield SQL["story_revision"].query(of=character)
         revision = revisions[0][0] if revisions else 0
-        if cached and (cached.revision, cached.model_id) == (revision, model_id):
+        if vectors and (vectors.revision, vectors.model_id) == (revision, model_id):
             return revision, None
         return revision, (yield SQL["story_vectors"].query(of=character, model=model_id))
 
@@ -123,7 +125,7 @@ class SqlStories(Store, Stories):
 def _load_known_stories(character: str) -> Unit[dict[str, tuple[int, str | None]]]:
     """Return each story's position and the model of its vector, by story key."""
     rows = yield SQL["known_stories"].query(of=character)
-    return {key: (place, model) for key, place, model in rows}
+    return {key: (position, model) for key, position, model in rows}
 
 
 def _story_key(text: str) -> str:

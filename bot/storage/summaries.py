@@ -30,13 +30,13 @@ class SqlSummaries(Store):
         return decode(_to_summary, rows[0]) if rows else None
 
     @readonly
-    def turns_since(
+    def load_turns_since(
         self, conversation_key: str, person: str, since: float | None
     ) -> Unit[tuple[float | None, Sequence[StoredTurn]]]:
-        """Return the newest 400 turns of all sessions since a moment, and that moment.
+        """Return the start time and the newest 400 turns of all sessions since then.
 
-        Times are Unix seconds. If `since` is None, the moment is that of the person's last turn, or
-        None if the person has written nothing here.
+        Times are Unix seconds. If `since` is None, the start is the time of the person's last turn,
+        or None if the person has written nothing here.
         """
         values, session, own_turn_id = {"of": conversation_key}, 0, 0
         if since is None:

@@ -34,8 +34,8 @@ class ConsoleTokens(ClockStore):
     @transaction
     def end_all_sessions(self) -> Unit[int]:
         """End all sessions, delete all one-time tokens, and return the number of sessions."""
-        now, ended = self._clock.now(), (yield SQL["end_sessions"].query())
-        return sum(kind == _SESSION and expires_at > now for kind, expires_at in ended)
+        now, token_rows = self._clock.now(), (yield SQL["end_sessions"].query())
+        return sum(kind == _SESSION and expires_at > now for kind, expires_at in token_rows)
 
     @transaction
     def add_api_token(self, digest: str, token: ApiToken) -> Unit[bool]:

@@ -36,10 +36,12 @@ class Budgets(Store):
         yield SQL["add_to_budgets"].query(keys=keys, amount=amount)
         return None
 
-    async def settle(self, caps: Sequence[BudgetCap], reserved: int, spent_amount: int) -> None:
+    async def settle(
+        self, caps: Sequence[BudgetCap], reserved_amount: int, spent_amount: int
+    ) -> None:
         """Replace a reserved amount by the amount actually spent."""
-        if spent_amount != reserved:
-            await self._add_amount(caps, spent_amount - reserved)
+        if spent_amount != reserved_amount:
+            await self._add_amount(caps, spent_amount - reserved_amount)
 
     @transaction
     def _add_amount(self, caps: Sequence[BudgetCap], amount: int) -> Unit[None]:
@@ -91,7 +93,7 @@ GROUPS = {
 
 
 @cache
-def _usage_statement(group: str) -> Statement:
+def _build_usage_statement(group: str) -> Statement:
     return Statement(SQL["usage_over_time"].text.replace("{group}", GROUPS[group]))
 
 
@@ -108,11 +110,11 @@ class UsageTotals(Store):
         self, group: str, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, str, UsageTotal]]]:
         """Return usage by time step (counted from `since`) and by the values of a `GROUPS` key."""
-        rows = yield _usage_statement(group).query_alone(since=since, until=until, step=step)
+        rows = yield _build_usage_statement(group).query_alone(since=since, until=until, step=step)
         return [(int(at), name or "", UsageTotal(*map(int, sums))) for at, name, *sums in rows]
 
     @readonly
-    def first_word_delays(
+    def count_first_word_delays(
         self, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, float, int]]]:
         """Count answers by time step (counted from `since`) and by seconds to the first word."""
@@ -132,10 +134,10 @@ class UsageTotals(Store):
     def usage_by_day(self, since: datetime, until: datetime) -> Unit[Sequence[UsageRow]]:
         """Return the usage per day, person, channel, server, preset and model, oldest first."""
         times = {"since": since.timestamp(), "until": until.timestamp()}
-        return [_usage_row(*row) for row in (yield SQL["usage_by_day"].query_alone(times))]
+        return [_to_usage_row(*row) for row in (yield SQL["usage_by_day"].query_alone(times))]
 
 
-def _usage_row(day: int, *columns: Any) -> UsageRow:
+def _to_usage_row(day: int, *columns: Any) -> UsageRow:
     person, conversation, server, preset, provider, model, *sums = columns
     return UsageRow(
         datetime.fromtimestamp(day * _DAY_SECONDS, UTC).date().isoformat(),

@@ -139,7 +139,7 @@ class SqlWebChannels(Store):
         return _to_messages((yield SQL["changed_web_messages"].query_alone(values)))
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Register a nonblocking handler for ids of changed channels; return its unsubscriber."""
+        """Call a nonblocking handler with ids of changed channels until the result is called."""
         return self._signals.subscribe(_CHANGES_TOPIC, handler)
 
 
@@ -179,7 +179,7 @@ class HistoryCopies(Store):
         return [row[0] for row in (yield SQL["recent_conversations"].query_alone(most=limit))]
 
     async def copy(self, source: str, target: str, until: float | None = None) -> Sequence[Turn]:
-        """Copy a conversation's newest turns into an unused conversation; return the copies.
+        """Copy a conversation's newest turns into an unused conversation; return the copied turns.
 
         At most 400 turns of the current session are copied, none after `until` (Unix seconds).
         """
@@ -223,12 +223,12 @@ class WebMessageBlanker(ConversationMemory):
         address = parse_address(conversation)
         if address.platform != WEB_PLATFORM:
             return
-        turn_counts = await self.index.turn_counts(address)
-        follows_forgotten = False
+        turn_counts = await self.index.count_turns(address)
+        follows_forgotten_message = False
         for message in await self.channels.newest(address.chat, _MAX_SEARCHED_MESSAGES):
             if message.author is not None:
-                follows_forgotten = await self._is_forgotten(address, message, turn_counts)
-            if follows_forgotten and not await self._has_turn(message, turn_counts):
+                follows_forgotten_message = await self._is_forgotten(address, message, turn_counts)
+            if follows_forgotten_message and not await self._has_turn(message, turn_counts):
                 await self.channels.replace(address.chat, message.to_tombstone())
 
     async def _is_forgotten(

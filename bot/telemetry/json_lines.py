@@ -21,14 +21,14 @@ class JsonLines(io.TextIOBase):
     def __init__(self, stream: TextIO, wants_json: Callable[[], bool], level: str = "info") -> None:
         self.stream = stream
         self.level = level
-        self._is_json_wanted = wants_json
+        self._wants_json = wants_json
         self._writes_json: bool | None = None
         self._line = ""
 
     @override
     def write(self, text: str) -> int:
         if self._writes_json is None:
-            self._writes_json = self._is_json_wanted()
+            self._writes_json = self._wants_json()
         if not self._writes_json:
             return self.stream.write(text)
         *lines, self._line = (self._line + text).split("\n")

@@ -49,12 +49,12 @@ class _RepeatedRecord:
     written_at: float
     """When a record was last written."""
     last_repeat: logging.LogRecord | None = None
-    count: int = 0
+    repeat_count: int = 0
     error_ids: list[str] = field(default_factory=list)  # shown to people in chats
 
     def add(self, record: logging.LogRecord) -> None:
         self.last_repeat = record
-        self.count += 1
+        self.repeat_count += 1
         error_id = record.msg.get("error_id") if isinstance(record.msg, dict) else None
         if error_id is not None and len(self.error_ids) < _MAX_ERROR_IDS:
             self.error_ids.append(error_id)
@@ -100,9 +100,9 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
             self._recent_records[key] = _RepeatedRecord(now)
             if isinstance(record.msg, dict):  # logged with structlog
                 ids = {"error_ids": repeated_record.error_ids} if repeated_record.error_ids else {}
-                record.msg = {**record.msg, "repeats": repeated_record.count, **ids}
+                record.msg = {**record.msg, "repeats": repeated_record.repeat_count, **ids}
             else:
-                record.msg = f"{record.getMessage()} (repeats: {repeated_record.count})"
+                record.msg = f"{record.getMessage()} (repeats: {repeated_record.repeat_count})"
                 record.args = ()
             super().emit(record)
 
@@ -133,7 +133,7 @@ class TurnLogContext:
 
 
 @contextmanager
-def only_warnings_logged() -> Iterator[None]:
+def log_only_warnings() -> Iterator[None]:
     """Log only warnings and errors in the block, to stderr, so that they do not mix with output."""
     previous_config = structlog.get_config()
     structlog.configure(

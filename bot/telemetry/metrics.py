@@ -92,7 +92,7 @@ LOOP_LAG_SECONDS = Histogram(
     "Delay of a timer in the event loop of this process",
     buckets=(0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
 )
-KEYS_IN_PROGRESS = Gauge("troupe_working", "Items of a queue that are being processed", ["queue"])
+ITEMS_IN_PROGRESS = Gauge("troupe_working", "Items of a queue that are being processed", ["queue"])
 
 
 def record_usage(usage: Usage) -> None:
@@ -122,7 +122,7 @@ def count_unanswered_messages(platform: str) -> int:
 
 
 _NANOSECONDS_PER_SECOND = 1_000_000_000
-ROOT = "message"
+ROOT_SPAN_NAME = "message"
 """The name of a turn's root span, which contains its other spans."""
 
 
@@ -130,14 +130,14 @@ class TurnIdGenerator:
     """Generates OpenTelemetry ids; a root span's ids are derived from its turn."""
 
     def __init__(self) -> None:
-        self.root: tuple[int, int] | None = None
+        self.root_ids: tuple[int, int] | None = None
         """The trace and span ids for the next span if it is a root span, else None."""
 
     def generate_trace_id(self) -> int:
-        return self.root[0] if self.root else random.getrandbits(128) or 1
+        return self.root_ids[0] if self.root_ids else random.getrandbits(128) or 1
 
     def generate_span_id(self) -> int:
-        return self.root[1] if self.root else random.getrandbits(64) or 1
+        return self.root_ids[1] if self.root_ids else random.getrandbits(64) or 1
 
 
 class MessageTraces:
@@ -158,15 +158,15 @@ class MessageTraces:
         error: str | None = None,
         is_remote_call: bool = False,
     ) -> None:
-        """Record a span of a turn, or its root span if `name` is `ROOT`.
+        """Record a span of a turn, or its root span if `name` is `ROOT_SPAN_NAME`.
 
         `start` and `end` are in Unix seconds; `error` is an error's class or an outcome.
         """
         api, digest = self._api, hashlib.sha256(turn.encode()).digest()
         ids = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
         parent = api.INVALID_SPAN
-        if name == ROOT:
-            self._ids.root = ids
+        if name == ROOT_SPAN_NAME:
+            self._ids.root_ids = ids
         else:
             flags = api.TraceFlags(api.TraceFlags.SAMPLED)
             parent = api.NonRecordingSpan(api.SpanContext(*ids, is_remote=True, trace_flags=flags))
@@ -178,7 +178,7 @@ class MessageTraces:
             attributes=attributes or {},
             start_time=int(start * _NANOSECONDS_PER_SECOND),
         )
-        self._ids.root = None
+        self._ids.root_ids = None
         if error is None:
             span.set_status(api.StatusCode.OK)
         else:

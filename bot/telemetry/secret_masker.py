@@ -81,7 +81,7 @@ _PRIVATE_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*(?:PRIVATE KEY(?: BLOCK)?---
 _PRIVATE_KEY_END = re.compile(r"-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----")
 _PASSWORD_IN_ADDRESS = re.compile(r"://[^/\s:@]*:([^/\s]+)@|^[^/\s:@]+:(?!//)(\S+)$")
 
-_ADDED_SECRETS: set[str] = set()
+_REGISTERED_SECRETS: set[str] = set()
 """Secrets added after the settings were read, in all encodings in which they may appear."""
 
 
@@ -89,7 +89,7 @@ def register_secrets(secrets: Iterable[str]) -> None:
     """Also mask these secrets from now on, such as the new contents of a secret's file."""
     for one in secrets:
         if len(one) >= _MIN_SECRET_CHARS:
-            _ADDED_SECRETS.update(_list_encodings(one))
+            _REGISTERED_SECRETS.update(_list_encodings(one))
 
 
 def find_passwords(address: str) -> set[str]:
@@ -113,7 +113,7 @@ class SecretMasker:
 
     def mask(self, text: str) -> str:
         """Return a text with every secret in it masked."""
-        for secret in (*self._secrets, *sorted(_ADDED_SECRETS, key=len, reverse=True)):
+        for secret in (*self._secrets, *sorted(_REGISTERED_SECRETS, key=len, reverse=True)):
             text = text.replace(secret, _mask_secret(secret))
         text = _TOKEN_FORMATS.sub(lambda match: _mask_secret(match[0]), text)
         text = _NAMED_SECRET.sub(lambda match: match["name"] + _mask_secret(match["value"]), text)
@@ -139,13 +139,13 @@ def mask_pasted_tokens(text: str) -> str:
     After a name such as `PASSWORD=`, a value with letters and digits is masked. Zero-width
     characters cannot hide a token: if anything is masked, they are removed.
     """
-    bare_text = text if text.isascii() else text.translate(_ZERO_WIDTH_CHARACTERS)
-    masked_text = bare_text
-    if _PASTED_TOKEN_HINT.search(bare_text):
+    visible_text = text if text.isascii() else text.translate(_ZERO_WIDTH_CHARACTERS)
+    masked_text = visible_text
+    if _PASTED_TOKEN_HINT.search(visible_text):
         masked_text = _TOKEN_FORMATS.sub(_mask_pasted_token, masked_text)
-    if _NAMED_SECRET_HINT.search(bare_text):
+    if _NAMED_SECRET_HINT.search(visible_text):
         masked_text = _NAMED_SECRET.sub(_mask_named_secret, masked_text)
-    return text if masked_text == bare_text else masked_text
+    return text if masked_text == visible_text else masked_text
 
 
 def _may_have_token(text: str) -> bool:

@@ -130,7 +130,9 @@ async def join_parts(
         return incoming
     while isinstance(last.incoming, IncomingMessage) and joiner.seconds_to_wait(last.incoming) > 0:
         interleaved_messages: list[InboxMessage] = []
-        for message in await conversations.load_after(group.claim, group.message, _MAX_PARTS):
+        for message in await conversations.load_messages_after(
+            group.claim, group.message, _MAX_PARTS
+        ):
             joined_message = joiner.join(incoming, last, message)
             if joined_message is None:
                 interleaved_messages.append(message)
@@ -280,7 +282,7 @@ class MessageGathering:
         if self._is_closed or self._max_further_messages == 0 or self.decide_next is None:
             return
         newest_message, interleaved_messages = self._newest_message, self.group.interleaved_messages
-        later_messages = await self.conversations.load_after(
+        later_messages = await self.conversations.load_messages_after(
             self.group.claim, newest_message, self._max_further_messages
         )
         self.group.interleaved_messages = []
@@ -349,7 +351,9 @@ class MessageGathering:
         )
         if self._max_further_messages == 0 and not self._is_closed:
             claim, newest_row = self.group.claim, self._newest_message
-            rows = await self.conversations.load_after(claim, newest_row, _MAX_COUNTED_MESSAGES)
+            rows = await self.conversations.load_messages_after(
+                claim, newest_row, _MAX_COUNTED_MESSAGES
+            )
             events = (one.incoming for one in rows if isinstance(one.incoming, IncomingMessage))
             self.uncovered_message_count = sum(one.wake is not None for one in events)
 

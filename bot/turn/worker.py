@@ -53,7 +53,13 @@ from bot.routing.decide import (
 from bot.routing.presets import ActiveCharacters
 from bot.runtime.tasks import ResumeLimiter
 from bot.telemetry.logs import TurnLogContext
-from bot.telemetry.metrics import LOST_WORK, MESSAGES_FINISHED, ROOT, SECONDS_TO_FINISH, record_span
+from bot.telemetry.metrics import (
+    LOST_WORK,
+    MESSAGES_FINISHED,
+    ROOT_SPAN_NAME,
+    SECONDS_TO_FINISH,
+    record_span,
+)
 from bot.texts.text import translatable, translatable_count
 from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, has_crashed_too_often
 from bot.turn.commands import CommandRunner
@@ -180,7 +186,7 @@ class ConversationWorker:
         SECONDS_TO_FINISH.observe(max(0.0, now - received_at))
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
         failure = outcome if outcome in _FAILED_OUTCOMES else None
-        for name, begin in (("answer", started_at), (ROOT, received_at)):
+        for name, begin in (("answer", started_at), (ROOT_SPAN_NAME, received_at)):
             record_span(name, message.turn_name, begin, now, attributes=attributes, error=failure)
 
     async def _handle_or_report(self, group: MessageGroup) -> Outcome:
@@ -322,7 +328,7 @@ class ConversationWorker:
         arrivals = self._services.arrivals
         if not (message.has_messages_waiting or arrivals.has_arrived(claim.conversation)):
             return ()
-        waiting_messages = await self._conversations.load_waiting(claim, _MAX_LATER_EVENTS)
+        waiting_messages = await self._conversations.load_waiting_messages(claim, _MAX_LATER_EVENTS)
         return [one.incoming for one in waiting_messages if one.id > message.newest_message.id]
 
     async def _handle_message(self, group: MessageGroup, message: IncomingMessage) -> Outcome:

@@ -104,7 +104,7 @@ async def test_memory_can_be_about_its_author_this_place_or_a_character(setup: M
     await setup.use(HERE.scopes[0], "nova")
     for text in ("I like tea", "here: it rains", "Nova: she limps", "note: nova is no subject"):
         await setup.run_as(HERE, f"/memory add {text}")
-    found = await setup.container.memories.visible(MemoryReader(ALICE.id, PLACE))
+    found = await setup.container.memories.list_visible(MemoryReader(ALICE.id, PLACE))
     assert [(one.subject.kind.value, one.subject.name, one.text) for one in found] == [
         ("person", "Alice", "note: nova is no subject"),
         ("character", "nova", "she limps"),
@@ -190,7 +190,7 @@ async def test_memory_of_a_message_belongs_to_the_messages_author(setup: MemoryS
     asked = replace(HERE, quote=quote)
     sailing = Turn("user", "I sail", BOB, HERE.at)
     await setup.run_as(asked, "/memory add", quoted=sailing)
-    [memory] = await setup.container.memories.visible(MemoryReader(BOB.id, PLACE))
+    [memory] = await setup.container.memories.list_visible(MemoryReader(BOB.id, PLACE))
     assert (memory.subject.key, memory.said_by, memory.text) == (BOB.id, BOB.id, "I sail")
     with pytest.raises(UserError, match="I don't know that message"):
         await setup.run_as(asked, "/memory add")
@@ -370,7 +370,7 @@ async def test_character_is_exported_with_its_lore_memories_and_chat(setup: Memo
     )
     told = await setup.import_file(there, sent.file.text.encode())
     assert told.text == "Mira is ready.\nMemories read: 1"
-    [memory] = await setup.container.memories.visible(MemoryReader(BOB.id, place_of(there)))
+    [memory] = await setup.container.memories.list_visible(MemoryReader(BOB.id, place_of(there)))
     assert (memory.subject.key, memory.witnesses) == (f"{BOB.id}/Mira", (f"{BOB.id}/Mira",))
     [found] = (await setup.resolver.resolve(there.scopes)).presets
     assert found.parsed_lorebook is not None

@@ -62,15 +62,15 @@ async def test_list_of_waiting_events_is_limited_per_conversation(store: Store) 
     stop = make_incoming("/stop", key="6:0", chat="6")
     queued = [make_incoming(f"{n}", key=f"5:{n}") for n in range(30)]
     await store.inbox.receive([stop, *queued, make_incoming(key="b", chat="b")], {})
-    waiting = await store.inbox.newest_unanswered(names, 500, per_conversation=20)
+    waiting = await store.inbox.newest_unanswered(names, 500, max_per_conversation=20)
     assert waiting == [*reversed(queued[10:]), stop]
-    assert await store.inbox.newest_unanswered(names, 3, per_conversation=20) == [
+    assert await store.inbox.newest_unanswered(names, 3, max_per_conversation=20) == [
         *reversed(queued[27:])
     ]
-    assert await store.inbox.newest_unanswered([], 500, per_conversation=20) == []
+    assert await store.inbox.newest_unanswered([], 500, max_per_conversation=20) == []
     begun = present(await claimed(store, "telegram:6"))
     await store.conversations.finish(begun.claim, begun.message, TurnResult())
-    assert await store.inbox.newest_unanswered(["telegram:6"], 500, per_conversation=20) == []
+    assert await store.inbox.newest_unanswered(["telegram:6"], 500, max_per_conversation=20) == []
 
 
 async def test_conversation_has_one_claim_until_it_is_released(store: Store) -> None:

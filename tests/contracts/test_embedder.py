@@ -59,7 +59,7 @@ def numbers(vector: PackedVector) -> np.ndarray[tuple[int], np.dtype[np.float32]
     return np.frombuffer(vector, dtype="<f4")
 
 
-async def test_vectors_have_the_same_width_and_length_one(embedder: Embedder) -> None:
+async def test_vectors_have_the_same_dimension_and_unit_length(embedder: Embedder) -> None:
     vectors = [*await embedder.embed_documents([CAT, STORM]), await embedder.embed_query(CAT)]
 
     assert len({len(vector) for vector in vectors}) == 1
@@ -89,7 +89,7 @@ async def test_long_text_is_truncated(embedder: Embedder) -> None:
     assert np.allclose(numbers(long), numbers(longer), atol=1e-3)
 
 
-async def test_any_text_has_a_vector(embedder: Embedder) -> None:
+async def test_any_text_can_be_embedded(embedder: Embedder) -> None:
     odd = ["", " ", "\0", "a\0b", "\ud83d", "🎭" * 500, "\n" * 3000, "<s></s><|im_end|>", "诺拉"]
     for vector in await embedder.embed_documents(odd):
         assert np.isfinite(numbers(vector)).all()

@@ -101,7 +101,7 @@ async def test_turn_that_changes_while_the_model_writes_is_read_again(store: Sto
     assert texts(await extractions.load(LANE)) == ["edited", "question 2", "answer 2"]
 
 
-async def test_deleted_turn_does_not_block_the_progress(store: Store) -> None:
+async def test_deleted_turn_does_not_block_progress(store: Store) -> None:
     extractions = SqlExtractions(store.database)
     await exchange(store, 1)
     await exchange(store, 2)
@@ -112,7 +112,7 @@ async def test_deleted_turn_does_not_block_the_progress(store: Store) -> None:
     assert texts(await extractions.load(LANE)) == []
 
 
-async def test_notes_are_stored_with_the_progress_or_not_at_all(store: Store) -> None:
+async def test_notes_and_progress_are_stored_together_or_not_at_all(store: Store) -> None:
     database = MortalDatabase(store.database)
     extractions, memories = SqlExtractions(database), SqlMemories(database, SystemClock())
     await exchange(store, 1)
@@ -127,10 +127,10 @@ async def test_notes_are_stored_with_the_progress_or_not_at_all(store: Store) ->
         try:
             await extractions.finish(LANE, unread, source.id, notes)
         except Killed:
-            assert await memories.visible(MemoryReader(ALICE.id, place)) == []
+            assert await memories.list_visible(MemoryReader(ALICE.id, place)) == []
             assert await extractions.load(LANE) == unread
         else:
             break
     database.queries_left = None
-    assert len(await memories.visible(MemoryReader(ALICE.id, place))) == 1
+    assert len(await memories.list_visible(MemoryReader(ALICE.id, place))) == 1
     assert (await extractions.load(LANE)).last_read_id == source.id

@@ -99,7 +99,7 @@ async def test_observed_turn_is_loaded_as_observed(store: Store) -> None:
     assert (await read_session(store.database, LANE, 1)).turns == tuple(turns[1:])
 
 
-async def test_deleting_turns_of_an_unanswered_session_raises_its_number(store: Store) -> None:
+async def test_deleting_turns_of_an_unanswered_session_increments_its_number(store: Store) -> None:
     await finish(store, turns=[said("a"), said("b")])
     for number in (2, 3):
         ids = await store.scalars(select(turn.c.id))
@@ -267,7 +267,7 @@ async def test_replaced_answer_is_not_kept_as_a_version(store: Store) -> None:
 
 
 @pytest.mark.parametrize("steps", [[True], [True, False]])
-async def test_question_can_become_background_and_a_question_again(
+async def test_question_can_be_marked_as_background_and_unmarked(
     store: Store, steps: list[bool]
 ) -> None:
     found, _ = await exchange_of(store)

@@ -50,13 +50,13 @@ async def test_messages_are_found_in_every_history_of_their_channel(store: Store
     assert await find(store, "93") == [("telegram:5#user=1", True)]
     assert await find(store, "4") == []
     index = SqlHistoryIndex(store.database)
-    assert await index.turn_counts(HERE) == {"telegram:5": 2, "telegram:5#user=1": 4}
-    assert await index.find_received(HERE, "5:3") == "telegram:5#user=1"
+    assert await index.count_turns(HERE) == {"telegram:5": 2, "telegram:5#user=1": 4}
+    assert await index.find_conversation(HERE, "5:3") == "telegram:5#user=1"
     assert await index.find_newest_conversation(HERE, ALICE.id) == "telegram:5#user=1"
     assert await index.find_newest_conversation(HERE, BOB.id) is None
 
 
-async def test_turn_is_not_the_last_one_while_a_message_waits(store: Store) -> None:
+async def test_turn_is_not_last_while_a_message_waits(store: Store) -> None:
     await answer(store, 1, "replies=1")
     await store.inbox.receive([in_history(2, "replies=1")], {})
     assert await find(store, "91") == [("telegram:5#replies=1", False)]
@@ -75,7 +75,7 @@ async def test_message_of_an_unfinished_answer_is_located(store: Store) -> None:
     assert place == MessageLocation("telegram:5#replies=1", None, is_last=True)
 
 
-async def test_branch_copies_the_history_before_it_once(store: Store) -> None:
+async def test_branch_copies_the_earlier_history_only_once(store: Store) -> None:
     await answer(store, 1, "replies=1")
     await answer(store, 2, "replies=1")
     index, key = SqlHistoryIndex(store.database), "telegram:5#replies=7"

@@ -26,7 +26,7 @@ from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.forgetting import PersonalData, Tombstone
 from bot.storage.memories import SqlMemories
-from bot.storage.restoring import prepare_restored
+from bot.storage.restoring import prepare_restored_database
 from bot.storage.retention import delete_expired_turns
 from bot.storage.summaries import SqlSummaries
 from bot.storage.tables import memory, receipt
@@ -133,10 +133,13 @@ async def test_private_memories_stay_private_whatever_their_author_consents_to(
 async def test_author_can_widen_the_audience_of_a_memory_and_undo_it(memories: SqlMemories) -> None:
     kept = present(await memories.add(replace(BY_HAND, place=PRIVATE)))
     alice, wide = MemoryReader(ALICE.id, HERE), Audience(Reach.SERVER, HERE.server)
-    assert await memories.widen(kept.id, MemoryReader(BOB.id, PRIVATE, is_admin=True), wide) is None
-    assert present(await memories.widen(kept.id, alice, wide)).audience == wide
+    assert (
+        await memories.widen_audience(kept.id, MemoryReader(BOB.id, PRIVATE, is_admin=True), wide)
+        is None
+    )
+    assert present(await memories.widen_audience(kept.id, alice, wide)).audience == wide
     assert {one for one in PLACES if await recalled(memories, one)} == {HERE, NEXT_DOOR, PRIVATE}
-    await memories.widen(kept.id, alice, None)
+    await memories.widen_audience(kept.id, alice, None)
     assert {one for one in PLACES if await recalled(memories, one)} == {PRIVATE}
 
 
@@ -164,8 +167,8 @@ async def test_person_can_list_own_memories_and_those_of_the_place(memories: Sql
     for number, place in enumerate(PLACES):
         await memories.add(replace(BY_HAND, text=f"{number} bees", place=place))
     for place in PLACES:
-        assert len(await memories.visible(MemoryReader(ALICE.id, place))) == len(PLACES)
-        [seen] = await memories.visible(MemoryReader(BOB.id, place))
+        assert len(await memories.list_visible(MemoryReader(ALICE.id, place))) == len(PLACES)
+        [seen] = await memories.list_visible(MemoryReader(BOB.id, place))
         assert seen.place == place
 
 
@@ -214,12 +217,12 @@ async def test_newer_memory_retires_a_memory_that_it_contradicts(memories: SqlMe
         replace(new, model="other"),
         replace(new, since=0.5),
     ):
-        kept = present(await memories.add(other, outdated=hives))
+        kept = present(await memories.add(other, outdated_vector=hives))
         await memories.forget(kept.id, MemoryReader(kept.said_by, HERE, is_admin=True))
     assert await recalled(memories, HERE) == [BY_HAND.text]
-    await memories.add(new, outdated=hives)
+    await memories.add(new, outdated_vector=hives)
     assert await recalled(memories, HERE) == [new.text]
-    seen = await memories.visible(MemoryReader(ALICE.id, HERE))
+    seen = await memories.list_visible(MemoryReader(ALICE.id, HERE))
     assert [(one.state, one.until) for one in seen] == [
         (MemoryState.KEPT, None),
         (MemoryState.RETIRED, 5.0),
@@ -320,11 +323,11 @@ async def test_forgotten_memory_is_removed_from_receipts_that_quote_it(
     await store_answer(store.database, quoting, recalling(other.id))
     await store_answer(store.database, RECEIPT, incoming=make_incoming(key="5:2"))
     data = PersonalData(store.database, SystemClock())
-    assert LANE not in (await data.forgotten_since(0.0)).values()
+    assert LANE not in (await data.find_deletions_since(0.0)).values()
     await memories.forget(kept.id, MemoryReader(ALICE.id, HERE))
     contents = await store.scalars(select(receipt.c.content).order_by(receipt.c.id))
     assert [bool(one) for one in contents] == [False, True, True]
-    assert LANE in (await data.forgotten_since(0.0)).values()
+    assert LANE in (await data.find_deletions_since(0.0)).values()
 
 
 async def test_operators_see_the_newest_memories_of_all_places(memories: SqlMemories) -> None:
@@ -367,7 +370,7 @@ async def test_memory_deleted_during_an_answer_is_not_in_its_receipt(
     contents = await store.scalars(select(receipt.c.content).order_by(receipt.c.id))
     assert [bool(one) for one in contents] == [False, True]
     data = PersonalData(store.database, SystemClock())
-    assert LANE in (await data.forgotten_since(0.0)).values()
+    assert LANE in (await data.find_deletions_since(0.0)).values()
 
 
 async def test_deletions_and_consent_are_repeated_on_a_restored_backup(store: Store) -> None:
@@ -381,7 +384,7 @@ async def test_deletions_and_consent_are_repeated_on_a_restored_backup(store: St
     restored = present(await memories.add(BY_HAND))  # as the backup has it
     tombstones = [replace_number(one, restored.id) for one in tombstones]
     tombstones.append(Tombstone(9.0, consent_of=BOB.id, consent=Consent.HERE))
-    await prepare_restored(store.database, tombstones, 0.0, 9.0)
+    await prepare_restored_database(store.database, tombstones, 0.0, 9.0)
     assert await recalled(memories, HERE) == ["Bob sings"]
     assert await recalled(memories, NEXT_DOOR) == []
 

@@ -92,7 +92,7 @@ async def test_recall_in_a_large_server_needs_one_indexed_query(
 
 
 async def plan_of(store: Store, query: Query) -> list[str]:
-    compiled = SQL["memories_for_listener"].compiled(store.database.dialect)
+    compiled = SQL["memories_for_listener"].compile_for(store.database.dialect)
     is_sqlite = store.database.is_sqlite
     explain = "EXPLAIN QUERY PLAN " if is_sqlite else "EXPLAIN (ANALYZE, BUFFERS) "
     values = [query.values[name] for name in compiled.names]

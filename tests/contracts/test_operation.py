@@ -176,8 +176,8 @@ async def test_undelivered_part_is_searched_for_before_it_is_sent_again(store: S
     [letter] = await store.letters.all()
     assert (letter.place, letter.kind, letter.reason) == (LANE, "send", "the chat is closed")
     assert await store.letters.text(letter.name) == "an answer"
-    assert await store.letters.refusals(LANE) == ("the chat is closed",)
-    assert await store.letters.refusals(f"{LANE}9") == ()
+    assert await store.letters.list_refusal_reasons(LANE) == ("the chat is closed",)
+    assert await store.letters.list_refusal_reasons(f"{LANE}9") == ()
 
     assert await store.letters.retry(letter.name) == LANE
 

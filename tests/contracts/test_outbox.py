@@ -131,14 +131,14 @@ async def test_part_whose_edit_is_refused_is_sent_as_a_new_message(store: Store)
     await store.conversations.finish(claim, message, TurnResult(outgoing=in_parts("a", "b")))
     second = present(await store.outbox.mark_sent(await taken(store), "m1"))
     edit = present(await store.outbox.mark_sent(second, "m2"))
-    again = present(await store.outbox.queue_as_new_message(edit, "refused", is_gone=False))
+    again = present(await store.outbox.queue_as_new_message(edit, "refused", is_message_gone=False))
     found = (again.op, again.part, again.content.text, again.external_id)
     assert found == (OutboxOperation.SEND, 0, "a", "m1")
     following = present(await store.outbox.mark_sent(again, "m3"))
     assert (following.op, following.external_id) == (OutboxOperation.EDIT, "m2")
     assert await store.outbox.find_message_id(message.part_name(0)) == "m3"
     with pytest.raises(Fenced):
-        await store.outbox.queue_as_new_message(edit, "refused", is_gone=False)
+        await store.outbox.queue_as_new_message(edit, "refused", is_message_gone=False)
 
 
 async def test_private_row_moves_to_a_private_chat_or_is_emptied(
@@ -178,7 +178,7 @@ async def test_private_row_moves_to_a_private_chat_or_is_emptied(
     assert kept == ""
 
 
-async def test_rescheduled_row_is_due_after_its_time(store: Store) -> None:
+async def test_rescheduled_row_is_due_after_its_delay(store: Store) -> None:
     await answer(store, "a", "b")
     await store.outbox.reschedule(await taken(store), seconds=0.0)
     assert await due(store) == [LANE]

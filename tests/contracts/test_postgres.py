@@ -18,7 +18,7 @@ from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database, open_database, parse_url
 from bot.storage.inbox import SqlInbox
-from bot.storage.postgres import COMMAND_SECONDS, to_dsn
+from bot.storage.postgres import COMMAND_TIMEOUT_SECONDS, to_dsn
 from bot.storage.statements import Statement, Unit
 from tests.checkout import CHECKOUT
 from tests.postgres import create_postgres_database, frozen_postgres
@@ -269,7 +269,7 @@ async def test_cancelled_statement_ends_early(url: str, postgres_folder: str) ->
             await asyncio.wait(waiting, timeout=0.1)
             for task in waiting:
                 task.cancel()
-            done, _ = await asyncio.wait(waiting, timeout=COMMAND_SECONDS)
+            done, _ = await asyncio.wait(waiting, timeout=COMMAND_TIMEOUT_SECONDS)
             assert done == set(waiting)
             assert all(task.cancelled() for task in waiting)
         await store.receive([make_incoming(key="5:2")], {})
@@ -279,7 +279,7 @@ async def test_cancelled_statement_ends_early(url: str, postgres_folder: str) ->
 async def test_database_closes_while_the_server_is_frozen(url: str, postgres_folder: str) -> None:
     async with (
         contextlib.AsyncExitStack() as stack,
-        asyncio.timeout(COMMAND_SECONDS),
+        asyncio.timeout(COMMAND_TIMEOUT_SECONDS),
         open_database(url) as database,
     ):
         await database.ping()

@@ -112,13 +112,13 @@ async def test_process_with_a_fast_clock_cannot_take_a_live_lease(url: str) -> N
         ahead = Conversations(database, AHEAD)
         await SqlInbox(database, AHEAD).receive([make_incoming()], {})
         begun = present(await claim(here, "here"))
-        assert await ahead.list_ready(10, ["telegram"]) == []
+        assert await ahead.list_ready_conversations(10, ["telegram"]) == []
         assert await claim(ahead, "ahead") is None
         await here.finish(begun.claim, begun.message, ANSWER)
         outbox = SqlOutbox(database, SystemClock(), SenderIdentity("here", 0))
         other = SqlOutbox(database, AHEAD, SenderIdentity("ahead", 0))
         assert len(await outbox.reserve_due([LANE])) == 1
-        assert await other.due_lanes(10, ["telegram"]) == []
+        assert await other.list_due_lanes(10, ["telegram"]) == []
         assert await other.reserve_due([LANE]) == []
 
 
@@ -129,7 +129,7 @@ async def test_process_with_a_slow_clock_waits_for_the_settle_time(url: str) -> 
         outbox = SqlOutbox(database, BEHIND, SenderIdentity("behind", 10))
         [row] = await outbox.reserve_due([LANE])
         await outbox.mark_unknown(row, 10)
-        assert await outbox.due_lanes(10, ["telegram"]) == []
+        assert await outbox.list_due_lanes(10, ["telegram"]) == []
         assert await outbox.reserve_due([LANE]) == []
 
 
@@ -157,7 +157,7 @@ async def test_clock_wrong_by_years_neither_deletes_nor_releases_anything(url: s
 ENDS: Mapping[str, Callable[[SqlOutbox, OutboxRow], Awaitable[object]]] = {
     "sent": lambda outbox, row: outbox.mark_sent(row, "1"),
     "dead": lambda outbox, row: outbox.give_up(row, "refused"),
-    "again": lambda outbox, row: outbox.queue_as_new_message(row, "refused", is_gone=True),
+    "again": lambda outbox, row: outbox.queue_as_new_message(row, "refused", is_message_gone=True),
     "set aside": lambda outbox, row: outbox.give_up(row, "hopeless", "sorry"),
     "later": lambda outbox, row: outbox.reschedule(row, 1),
     "retry": lambda outbox, row: DeadLetters(outbox._database, outbox._clock).retry(

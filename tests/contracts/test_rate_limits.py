@@ -130,7 +130,7 @@ async def test_event_is_counted_against_all_rates_or_none(peers: Peers) -> None:
     assert await peers.there.take([tight]) > 0
 
 
-async def test_concurrent_events_are_never_more_than_the_rate(peers: Peers) -> None:
+async def test_concurrent_events_never_exceed_the_rate(peers: Peers) -> None:
     async with asyncio.TaskGroup() as group:
         takes = [
             group.create_task(end.take([OTHER]))

@@ -39,7 +39,7 @@ async def test_receipt_is_found_by_number_and_by_conversation(store: Store) -> N
     assert await receipts.find_for_last_message("telegram:6") == []
 
 
-async def test_receipts_are_deleted_after_some_days(store: Store) -> None:
+async def test_receipts_are_deleted_after_the_retention_period(store: Store) -> None:
     await finish(store, receipts=[RECEIPT] * 2)
     old = update(receipt).where(receipt.c.id == 1).values(at=receipt.c.at - 3 * 86_400)
     await store.write(old)

@@ -22,8 +22,8 @@ from bot.storage.forgetting import PersonalData, Tombstone, read_tombstones, rec
 from bot.storage.operation import SqlMessageNotes
 from bot.storage.restoring import (
     copy_backup,
-    last_write_time,
-    prepare_restored,
+    find_last_write_time,
+    prepare_restored_database,
     read_restore,
     replace_database,
 )
@@ -48,7 +48,7 @@ async def test_unconfirmed_sends_are_looked_up_after_a_restore(store: Store) -> 
     [first] = await store.outbox.reserve_due([LANE])
     assert first.state is OutboxState.PENDING
 
-    unknown, _ = await prepare_restored(store.database, [], NOW, NOW)
+    unknown, _ = await prepare_restored_database(store.database, [], NOW, NOW)
 
     assert unknown == 2
     [first] = await store.other_outbox.reserve_due([LANE])
@@ -61,7 +61,7 @@ async def test_unfinished_message_is_restored_without_claim_and_crash_count(stor
     await store.inbox.receive([make_incoming()], {})
     await begin(store.conversations, owner="lost")
 
-    _, unanswered = await prepare_restored(store.database, [], NOW, NOW)
+    _, unanswered = await prepare_restored_database(store.database, [], NOW, NOW)
 
     assert unanswered == 1
     _, message = await begin(store.conversations, owner="new")
@@ -73,7 +73,7 @@ async def test_restore_ends_sessions_and_skips_old_button_presses(store: Store) 
     pressed = ButtonPress(said.address, "p:1", "1", ALICE, "stop", said.at, said.scopes)
     await store.inbox.receive([pressed], {"discord:0/1 session": "x", "discord:channel 5": "17 0"})
 
-    _, unanswered = await prepare_restored(store.database, [], NOW, NOW)
+    _, unanswered = await prepare_restored_database(store.database, [], NOW, NOW)
 
     assert unanswered == 0
     names = await store.scalars(select(cursor.c.name))
@@ -103,7 +103,7 @@ async def test_restore_deletes_only_turns_named_in_tombstones(store: Store, tmp_
 
     await bring_back(store, "secret", found[0].id)
     assert sorted(await texts_of(store)) == sorted(before)
-    await prepare_restored(store.database, [tombstone], LATER, LATER)
+    await prepare_restored_database(store.database, [tombstone], LATER, LATER)
 
     assert "secret" not in await texts_of(store)
     assert "harmless" in await texts_of(store)
@@ -124,7 +124,7 @@ async def test_tombstone_does_not_delete_a_newer_turn_with_the_same_id(store: St
     await say_and_answer(store, "harmless", "5:1")
     old = Tombstone(NOW - 1000, LANE, turns=(1, 2), messages=("77",))
 
-    await prepare_restored(store.database, [old], LATER, LATER)
+    await prepare_restored_database(store.database, [old], LATER, LATER)
 
     assert await texts_of(store) == ["harmless", "about harmless"]
 
@@ -135,7 +135,7 @@ async def test_conversation_is_forgotten_up_to_the_time_of_the_tombstone(store: 
     scope = f"{ALICE.id}@{LANE}"
     await store.chat_settings.set(scope, "persona", "tall", ALICE.id)
 
-    await prepare_restored(store.database, [Tombstone(LATER, LANE)], LATER, LATER)
+    await prepare_restored_database(store.database, [Tombstone(LATER, LANE)], LATER, LATER)
 
     assert await texts_of(store) == []
     assert await store.scalars(select(inbox.c.payload)) == [None, None]
@@ -150,7 +150,9 @@ async def test_tombstone_deletes_only_older_descriptions_of_the_person(
         await store.chat_settings.set(scope, "persona", "tall", "x")
     left = []
     for at in (NOW - 1000, LATER):
-        await prepare_restored(store.database, [Tombstone(at, person=ALICE.id)], LATER, LATER)
+        await prepare_restored_database(
+            store.database, [Tombstone(at, person=ALICE.id)], LATER, LATER
+        )
         left.append(await store.scalars(select(choice.c.scope)))
     assert [len(scopes) for scopes in left] == [4, 2]
     assert sorted(left[1]) == sorted([f"{ALICE.id}0", BOB.id])
@@ -163,7 +165,7 @@ async def test_newest_consent_of_a_person_survives_a_restore(store: Store) -> No
     for person, consent in ((ALICE, "server"), (ALICE, "off"), (BOB, "")):
         data.record_consent(person.id, consent)
 
-    await prepare_restored(store.database, chosen, LATER, LATER)
+    await prepare_restored_database(store.database, chosen, LATER, LATER)
 
     assert await store.chat_settings.get_all([ALICE.id, BOB.id], "consent") == {ALICE.id: "off"}
 
@@ -171,14 +173,14 @@ async def test_newest_consent_of_a_person_survives_a_restore(store: Store) -> No
 async def test_restore_deletes_notes_that_quote_people(store: Store) -> None:
     notes = SqlMessageNotes(store.database, SystemClock())
     await notes.add([MessageNote("why:telegram:5", "forgotten since", ALICE.id)])
-    await prepare_restored(store.database, [], LATER, LATER)
+    await prepare_restored_database(store.database, [], LATER, LATER)
     assert await notes.newest_with_key("why:telegram:5", 9) == []
 
 
 async def test_restore_older_than_a_month_is_ignored(store: Store) -> None:
     assert await read_restore(store.database, NOW) is None
     long_ago = NOW - 31 * 86_400
-    await prepare_restored(store.database, [], long_ago, long_ago)
+    await prepare_restored_database(store.database, [], long_ago, long_ago)
     assert await read_restore(store.database, NOW) is None
 
 
@@ -273,13 +275,13 @@ def test_repeated_restore_keeps_the_lost_database_and_its_last_write_time(tmp_pa
     database = tmp_path / "troupe.db"
     database.write_bytes(b"lost")
     os.utime(database, (NOW - 100, NOW - 100))
-    until = last_write_time(database)
+    until = find_last_write_time(database)
     assert until is not None
     for number in range(3):
         part = tmp_path / "troupe.db.restoring"
         part.write_bytes(b"restored %d" % number)
         replace_database(part, database, until)
-        assert last_write_time(database) == until
+        assert find_last_write_time(database) == until
     kept = {one.name: one.read_bytes() for one in tmp_path.glob("*.replaced*")}
     assert kept == {
         "troupe.db.replaced": b"lost",

@@ -42,7 +42,7 @@ class ObservedDatabase(Database):
     """A database that counts reads of histories, and can lose the responses to commits."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(database._connections)
+        super().__init__(database._pool)
         self._database = database
         self.reads = 0
         self.loses_answers = False
@@ -55,7 +55,7 @@ class ObservedDatabase(Database):
         return value
 
     def _count(self, query: Query) -> Query:
-        sql = query.statement.compiled("sqlite").text
+        sql = query.statement.compile_for("sqlite").text
         self.reads += _READS_HISTORY.match(sql) is not None
         return query
 
@@ -334,7 +334,7 @@ async def test_missing_server_is_not_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-async def test_cached_turns_equal_stored_turns_after_any_steps(
+async def test_cached_turns_equal_stored_turns_after_any_sequence_of_steps(
     store: Store, seed: int, *, is_shared: bool
 ) -> None:
     shared = FakeSharedWindows() if is_shared else None

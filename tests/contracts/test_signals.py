@@ -119,7 +119,7 @@ async def test_wrong_password_is_reported_once_with_its_cause(tmp_path: Path) ->
     assert "hunter2" not in str(logs)
 
 
-async def test_check_of_a_frozen_server_ends_soon() -> None:
+async def test_check_of_a_frozen_server_ends_quickly() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         async with asyncio.timeout(BELOW_STALL_SECONDS):
             with pytest.raises(TroupeError, match="did not answer within 1 s"):

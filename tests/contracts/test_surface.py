@@ -126,7 +126,7 @@ def address(channel: Channel) -> Address:
     return channel.address
 
 
-async def test_file_with_a_lost_response_is_found(channel: Channel) -> None:
+async def test_sent_file_is_found_after_a_lost_response(channel: Channel) -> None:
     earlier = await channel.send()
     assert channel.messages() == [(TEXT, [FILE])]
     assert await channel.find(earlier) is None

@@ -16,7 +16,7 @@ from bot.chat.session import Summary, Turn, fingerprint_turns
 from bot.errors import SettingsError, StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextEncryption
-from bot.storage.column_types import encryptable_columns
+from bot.storage.column_types import list_encryptable_columns
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database, open_database, open_without_decrypting
 from bot.storage.inbox import SqlInbox
@@ -33,7 +33,7 @@ OFF, ON = TextEncryption([OLD]), TextEncryption([OLD], is_on=True)
 ROTATED = TextEncryption([NEW, OLD], is_on=True)
 NO_KEY = TextEncryption()
 WORD = "canary words"
-COLUMNS = [column for table in metadata.sorted_tables for column in encryptable_columns(table)]
+COLUMNS = [column for table in metadata.sorted_tables for column in list_encryptable_columns(table)]
 NOT_WORDS = json.loads(Path(__file__).with_name("plain_columns.json").read_text())
 """The columns that are never encrypted: ids, names of settings, hashes, tokens, vectors."""
 

@@ -70,7 +70,7 @@ async def test_unreadable_event_becomes_a_dead_letter_and_the_next_one_is_proces
         await store.letters.retry(letter.name)
     assert [one.name for one in await store.letters.all()] == [letter.name]
     await store.conversations.finish(claim, message, TurnResult())
-    assert await store.conversations.list_ready(9, ["telegram"]) == []
+    assert await store.conversations.list_ready_conversations(9, ["telegram"]) == []
 
 
 async def test_unreadable_later_event_is_not_gathered(store: Store) -> None:
@@ -78,8 +78,8 @@ async def test_unreadable_later_event_is_not_gathered(store: Store) -> None:
     await put_event(store, "said", b"{}")
     await store.inbox.receive([make_incoming("b", key="5:2")], {})
     claim, message = await begin(store.conversations)
-    assert await store.conversations.load_after(claim, message, 9) == []
-    assert len(await store.conversations.load_waiting(claim, 9)) == 2
+    assert await store.conversations.load_messages_after(claim, message, 9) == []
+    assert len(await store.conversations.load_waiting_messages(claim, 9)) == 2
     finished = await store.conversations.finish(claim, message, TurnResult())
     assert finished.next_message is not None
     assert finished.next_message.incoming == make_incoming("b", key="5:2")
@@ -90,7 +90,7 @@ async def test_chat_with_only_unreadable_events_is_released(store: Store) -> Non
     await store.inbox.receive([make_incoming(chat="6", key="6:1")], {})
     [other] = await store.conversations.claim_next([LANE, "telegram:6"], "me", 60)
     assert other.claim.conversation == "telegram:6"
-    assert await store.conversations.list_ready(9, ["telegram"]) == []
+    assert await store.conversations.list_ready_conversations(9, ["telegram"]) == []
 
 
 async def test_event_that_a_later_version_can_read_is_retried(store: Store) -> None:

@@ -47,7 +47,7 @@ class OneRowLanes:
         self._numbers[lane] = len(self._numbers)
         self._due[lane] = self.clock.now()
 
-    async def due_lanes(self, limit: int, _sources: Collection[str]) -> Sequence[str]:
+    async def list_due_lanes(self, limit: int, _sources: Collection[str]) -> Sequence[str]:
         now = self.clock.now()
         due = [lane for lane, at in self._due.items() if at <= now]
         return sorted(due, key=self._due.__getitem__)[:limit]
@@ -101,7 +101,7 @@ class Process:
         self.pool = KeyedWorkerPool[OutboxRow](
             "lanes",
             signals=InProcessSignals(),
-            find_ready_keys=lambda limit: outbox.due_lanes(limit, ()),
+            find_ready_keys=lambda limit: outbox.list_due_lanes(limit, ()),
             claim=sender.claim,
             process=sender.deliver_lane,
             max_concurrent=4000,

@@ -99,7 +99,9 @@ async def test_each_conversation_is_woken_once_its_messages_are_stored(database:
         {"offset": "3"},
     )
     assert waker.woken == [["telegram:5", "telegram:6"]]
-    assert await Conversations(database, SystemClock()).list_ready(10, ["telegram"]) == [
+    assert await Conversations(database, SystemClock()).list_ready_conversations(
+        10, ["telegram"]
+    ) == [
         "telegram:5",
         "telegram:6",
     ]

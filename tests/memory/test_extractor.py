@@ -166,7 +166,7 @@ class Setup:
 
     async def stored_memories(self, name: str = "Mara") -> list[Memory]:
         await self.idle()
-        found = await self.memories.visible(MemoryReader(person(name).id, GROUP))
+        found = await self.memories.list_visible(MemoryReader(person(name).id, GROUP))
         return sorted((one for one in found), key=lambda one: one.id)
 
     def read(self, call: int = -1) -> list[str]:
@@ -229,7 +229,7 @@ async def test_six_exchanges_are_extracted_with_one_call(database: Database) -> 
         assert setup.read()[0] == "Tobi: more"
 
 
-async def test_two_exchanges_are_extracted_after_a_quiet_time(database: Database) -> None:
+async def test_two_exchanges_are_extracted_after_a_quiet_period(database: Database) -> None:
     async with running(database, notes({})) as setup:
         await setup.exchanges(1)
         await setup.clock.advance(700)

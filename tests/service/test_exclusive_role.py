@@ -51,7 +51,7 @@ class ProcessLeases(SqlRoleLeases):
             del self._leases.held[role]
 
     @override
-    async def held_roles(self, prefix: str) -> Sequence[str]:
+    async def list_held_roles(self, prefix: str) -> Sequence[str]:
         now = self._leases.clock.now()
         return [
             role

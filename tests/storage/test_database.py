@@ -27,7 +27,7 @@ from bot.storage.database import (
     read_revisions,
     translate_error,
 )
-from bot.storage.outbox import SENDING_SECONDS
+from bot.storage.outbox import ROW_LEASE_SECONDS
 from bot.storage.postgres import PostgresPool
 from bot.storage.statements import SQL, Rows, Statement, Unit, describe_failure
 from bot.storage.tables import cursor, outbox, supported_revision
@@ -54,7 +54,7 @@ def test_every_statement_in_a_file_is_used() -> None:
 def test_numbers_in_statements_equal_the_constants_in_code() -> None:
     limits = f"own_crashes >= {MAX_OWN_CRASHES} OR crashes >= {MAX_CRASHES}"
     assert limits in SQL["end_message"].text
-    assert f":now + {SENDING_SECONDS:g} " in SQL["take_lane"].text
+    assert f":now + {ROW_LEASE_SECONDS:g} " in SQL["take_lane"].text
     assert [one.name for one in sorted(AttemptState)] == [
         "NONE",
         "BESIDE_OTHERS",

@@ -40,7 +40,7 @@ class RecordingDatabase(Database):
     """Records the SQL and values of the units and functions that it runs."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(database._connections)
+        super().__init__(database._pool)
         self._database = database
         self.statements: list[tuple[str, Values]] = []
 
@@ -129,7 +129,7 @@ async def _scans(database: RecordingDatabase) -> set[tuple[str, str]]:
 
 
 def _sql_of(query: Query) -> tuple[str, Sequence[Any]]:
-    sql = query.statement.compiled("sqlite")
+    sql = query.statement.compile_for("sqlite")
     values = query.many_values[0] if query.many_values else query.values
     return sql.text, sql.arguments(values, TextCodec())
 

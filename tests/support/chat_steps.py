@@ -68,11 +68,11 @@ class Chat:
         return await self.outbox.mark_sent(row, "1")
 
     async def poll(self) -> object:
-        await self.conversations.list_ready(9, ["telegram"])
+        await self.conversations.list_ready_conversations(9, ["telegram"])
         await self.inbox.newest_unanswered(
             [LANE, *(f"discord:{number}" for number in range(3000))], 500, 20
         )
-        return await self.outbox.due_lanes(9, ["telegram"])
+        return await self.outbox.list_due_lanes(9, ["telegram"])
 
     async def probe(self) -> object:
         [row] = await self.outbox.reserve_due([LANE])
@@ -92,7 +92,7 @@ class Chat:
         await self.conversations.load_session(self.claim, 40)
         summaries = SqlSummaries(self.database)
         await summaries.current(LANE)
-        await summaries.turns_since(LANE, ALICE.id, None)
+        await summaries.load_turns_since(LANE, ALICE.id, None)
         return await Receipts(self.database).find_for_last_message(LANE)
 
 

@@ -244,7 +244,9 @@ def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None
     call = function.call
     function.definition = rewritten.replace(function.name, new_name)
     function.call = Statement(
-        call.text.replace(function.name, new_name), lists=call._lists, tables=call._tables
+        call.text.replace(function.name, new_name),
+        list_parameters=call._list_parameters,
+        table_parameters=call._table_parameters,
     )
     function.name = new_name
 
@@ -257,7 +259,7 @@ def _no_fence() -> None:
     finish_values = finishing._finish_values
 
     def values_of_another_turn(
-        claim: Claim, rows: finishing.FinishedRows, sender: SenderIdentity | None, now: float
+        claim: Claim, rows: finishing.ResultRows, sender: SenderIdentity | None, now: float
     ) -> dict[str, object]:
         values = finish_values(claim, rows, sender, now)
         return {**values, "turn": f"{values['turn']}/{secrets.token_hex(4)}"}

@@ -96,7 +96,7 @@ class MortalDatabase(Database):
     """A database that raises `Killed` once, after `queries_left` queries of a unit."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__(database._connections, database.codec)
+        super().__init__(database._pool, database.codec)
         self.queries_left: int | None = None
 
     @override
@@ -306,7 +306,7 @@ class MemoryWorld:
             case "widen":
                 reach = (None, Reach.CHANNEL, Reach.SERVER, Reach.EVERYWHERE)[number % 4]
                 audience = self.place(where).audience_with_reach(reach) if reach else None
-                found = await self.memories.widen(fact.number, reader, audience)
+                found = await self.memories.widen_audience(fact.number, reader, audience)
                 may = may and fact.author == person
                 fact.chosen = audience if may else fact.chosen
             case "pin":
@@ -366,7 +366,7 @@ class MemoryWorld:
                 one.text for one in self.facts if self.may_recall(one, where, preset, [*people])
             ]
             assert sorted(one.text for one in found.memories) == sorted(expected)
-            seen = await self.memories.visible(MemoryReader(asker, place))
+            seen = await self.memories.list_visible(MemoryReader(asker, place))
             expected = [one.text for one in self.facts if self.may_see(one, asker, where)]
             assert sorted(one.text for one in seen) == sorted(expected)
 

@@ -183,11 +183,11 @@ async def send_all(store: Store) -> list[OutboxRow]:
 
 
 async def ready(store: Store, *platforms: str) -> Sequence[str]:
-    return await store.conversations.list_ready(10, platforms or ["telegram"])
+    return await store.conversations.list_ready_conversations(10, platforms or ["telegram"])
 
 
 async def due(store: Store, *platforms: str) -> Sequence[str]:
-    return await store.outbox.due_lanes(10, platforms or ["telegram"])
+    return await store.outbox.list_due_lanes(10, platforms or ["telegram"])
 
 
 def said(text: str) -> Turn:

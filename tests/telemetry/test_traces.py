@@ -15,7 +15,13 @@ from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
 from bot.storage.inbox import SqlInbox
 from bot.telemetry import metrics
-from bot.telemetry.metrics import ROOT, MessageTraces, TurnIdGenerator, record_span, start_tracing
+from bot.telemetry.metrics import (
+    ROOT_SPAN_NAME,
+    MessageTraces,
+    TurnIdGenerator,
+    record_span,
+    start_tracing,
+)
 from tests.fakes import CallingFakeBackend
 from tests.samples import make_incoming
 from tests.turn.setup import Setup
@@ -80,7 +86,7 @@ def test_all_spans_of_a_turn_have_the_same_root_span(
     record_span("answer", "telegram:5:1", 10.0, 10.5, attributes={"troupe.outcome": "answered"})
     record_span("deliver", "telegram:5:1", 10.5, 10.7, error="refused")
     record_span("answer", "telegram:5:2", 10.0, 9.0)
-    record_span(ROOT, "telegram:5:1", 9.0, 10.5)
+    record_span(ROOT_SPAN_NAME, "telegram:5:1", 9.0, 10.5)
     answer, deliver, other, root = tracer.spans
     assert answer.trace_id == deliver.trace_id == root.trace_id != other.trace_id
     assert answer.parent.span_id == deliver.parent.span_id == root.span_id
@@ -104,11 +110,11 @@ async def test_models_and_tools_have_spans(tracer: RecordingTracer, database: Da
     )
     await setup.say("roll two secret dice")
     await setup.say("again")
-    asked, failed = (one.trace_id for one in tracer.spans if one.name == ROOT)
+    asked, failed = (one.trace_id for one in tracer.spans if one.name == ROOT_SPAN_NAME)
     spans = {(one.trace_id, one.name): one for one in tracer.spans}
     tool, model = spans[asked, "execute_tool dice"], spans[failed, "chat m"]
     assert tool.attributes["gen_ai.tool.name"] == "dice"
-    assert model.status is spans[failed, ROOT].status is trace.StatusCode.ERROR
+    assert model.status is spans[failed, ROOT_SPAN_NAME].status is trace.StatusCode.ERROR
     assert model.attributes["error.type"] == "BackendUnavailable"
     assert model.kind is trace.SpanKind.CLIENT
     [first_request] = [one for one in tracer.spans if 7 in one.attributes.values()]

@@ -80,7 +80,7 @@ class CountingDatabase(Database):
     def __init__(self, pool: ConnectionPool) -> None:
         super().__init__(pool)
         self.counts: Counter[str] = Counter()
-        self._connections = CountingPool(pool, self.counts)
+        self._pool = CountingPool(pool, self.counts)
         self.close = pool.close
 
 

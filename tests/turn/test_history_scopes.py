@@ -35,7 +35,7 @@ async def say(setup: Setup, *messages: Incoming) -> None:
     """Receive messages, one after the other, and process all conversations of the channel."""
     for one in messages:
         await setup.receive(one)
-        while keys := await setup.conversations.list_ready(10, ["telegram"]):
+        while keys := await setup.conversations.list_ready_conversations(10, ["telegram"]):
             for key in keys:
                 await setup.work(key)
 

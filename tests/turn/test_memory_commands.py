@@ -28,7 +28,7 @@ PLACE = MemoryPlace("telegram:5", "telegram:5", is_private=False)
 
 async def remembered(setup: Setup, person: Person = ALICE) -> list[tuple[str, str, str]]:
     """Return the subject, author and text of each memory that a person can see."""
-    found = await setup.container.memories.visible(MemoryReader(person.id, PLACE))
+    found = await setup.container.memories.list_visible(MemoryReader(person.id, PLACE))
     return [(one.subject.key, one.said_by, one.text) for one in found]
 
 

@@ -223,7 +223,9 @@ class QueueLimit:
     async def _refuse_newest_messages(self, group: MessageGroup, max_waiting_messages: int) -> None:
         refused_ids = {one.id for one in group.message.refused_messages}
         max_count = max_waiting_messages + len(refused_ids) + _MAX_REFUSED_AT_ONCE
-        later_messages = await self.conversations.load_after(group.claim, group.message, max_count)
+        later_messages = await self.conversations.load_messages_after(
+            group.claim, group.message, max_count
+        )
         waiting_questions = [
             (one, one.incoming)
             for one in later_messages
