@@ -262,7 +262,9 @@ class HistoryRouter:
     async def _route_deletion(self, deletion: MessageDeletion) -> Sequence[MessageDeletion]:
         message_keys = [(deletion.address.channel, one) for one in deletion.message_ids]
         address, ids = deletion.address, deletion.message_ids
-        histories = _list_history_names(await self._index.locate(address, ids, with_copies=True))
+        histories = _list_history_names(
+            await self._index.locate(address, ids, includes_copies=True)
+        )
         histories += [self._histories[one] for one in message_keys if one in self._histories]
         first_history, *other_histories = dict.fromkeys(histories) or [""]
         return [

@@ -155,7 +155,7 @@ def show_nodes() -> None:
     Processes report every 10 seconds. A process that exited cleanly is not listed; a process that
     crashed is listed as "silent" for a week.
     """
-    nodes = use_installation(lambda database: NodeRegistry(database, SystemClock()).nodes())
+    nodes = use_installation(lambda database: NodeRegistry(database, SystemClock()).list_nodes())
     if not nodes:
         print_line("no process has reported; is the service running on this database?")
         return
@@ -179,7 +179,7 @@ def show_jobs() -> None:
 
     async def read_all(database: Database) -> tuple[Sequence[RoleHolder], Sequence[BackgroundWork]]:
         nodes = NodeRegistry(database, SystemClock())
-        return await nodes.exclusive_roles(), await nodes.background_work()
+        return await nodes.list_exclusive_roles(), await nodes.list_background_work()
 
     role_holders, background_work = use_installation(read_all)
     if role_holders:

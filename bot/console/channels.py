@@ -299,7 +299,7 @@ class ChannelPage(RouteGroup):
 
     async def _list_budgets(self, scopes: Sequence[str], active: ActiveCharacters) -> list[_Row]:
         budget_caps = self.find_caps(scopes, active.first.preset)
-        spent_by_key = await self.budgets.spent_amounts(budget_caps) if budget_caps else {}
+        spent_by_key = await self.budgets.load_spent_amounts(budget_caps) if budget_caps else {}
         return [
             {
                 "kind": cap.kind,

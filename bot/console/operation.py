@@ -142,7 +142,7 @@ class OperationPage(RouteGroup):
     async def _build_state(self) -> OperationState:
         now = self.clock.now()
         queues = await self.service_state.queues()
-        nodes = await self.nodes.nodes()
+        nodes = await self.nodes.list_nodes()
         own_report = build_process_report(self.backends, self.events)
         reports = {"": own_report, **await self._read_other_reports(nodes)}
         items = reports.items()
@@ -154,7 +154,7 @@ class OperationPage(RouteGroup):
             oldest_seconds=queues.oldest_since and max(0.0, now - queues.oldest_since),
             lanes=queues.lanes,
             unsent=queues.unsent_messages,
-            leases=await self.nodes.exclusive_roles(),
+            leases=await self.nodes.list_exclusive_roles(),
             providers=self.providers,
             health=[replace(one, process=name) for name, each in items for one in each.health],
             loaded=[replace(one, process=name) for name, each in items for one in each.models],
@@ -183,7 +183,7 @@ class OperationPage(RouteGroup):
         )
         if message is not None:
             return message
-        other_reports = await self._read_other_reports(await self.nodes.nodes())
+        other_reports = await self._read_other_reports(await self.nodes.list_nodes())
         failed_messages = (one for report in other_reports.values() for one in report.errors)
         return next((one for one in failed_messages if one.error_id == error_id), None)
 

@@ -131,7 +131,7 @@ class LateDuplicateRemover:
 
     async def _delete_copies(self, resent_row: _ResentRow) -> bool:
         row = resent_row.row
-        sent_ids = await self.outbox.sent_ids([row.id])  # perhaps by another process
+        sent_ids = await self.outbox.find_sent_ids([row.id])  # perhaps by another process
         if row.id not in sent_ids:
             return False
         message_id = sent_ids[row.id]

@@ -116,7 +116,7 @@ class SentRowTracker:
         return external_id
 
     async def _poll_sent_rows(self) -> None:
-        for row_id, external_id in (await self.outbox.sent_ids([*self._sent_futures])).items():
+        for row_id, external_id in (await self.outbox.find_sent_ids([*self._sent_futures])).items():
             self.record_sent(row_id, external_id)
 
     def record_sent(self, row_id: int, external_id: str | None) -> None:

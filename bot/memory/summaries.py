@@ -77,8 +77,10 @@ def format_transcript(
     """
     plain_turns = [one.turn for one in turns]
     presets = {turn.preset for turn in plain_turns if turn.preset}
-    reserved = {name: name for name in (*presets, _OWN_LABEL, _SUMMARY_LABEL, _CONVERSATION_LABEL)}
-    labels = label_speakers((turn.speaker for turn in plain_turns if turn.speaker), reserved)
+    reserved_names = {
+        name: name for name in (*presets, _OWN_LABEL, _SUMMARY_LABEL, _CONVERSATION_LABEL)
+    }
+    labels = label_speakers((turn.speaker for turn in plain_turns if turn.speaker), reserved_names)
     header_lines = [f"{_SUMMARY_LABEL}:\n{last_summary}\n"] if last_summary else []
     lines = [
         labels.tag_text(labels.find_label(turn, _OWN_LABEL), f" {strip_hidden_text(turn.text)}")

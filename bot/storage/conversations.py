@@ -242,13 +242,13 @@ class Conversations(StoredTurns):
         return OpenedPart(row_number, reserved_row)
 
     async def finish(
-        self, claim: Claim, message: InboxMessage, result: TurnResult, *, begin_next: bool = True
+        self, claim: Claim, message: InboxMessage, result: TurnResult, *, begins_next: bool = True
     ) -> FinishedTurn:
         """Mark a message and the messages gathered with it as answered, and store the result.
 
         Only this method sends answers. If a part's message was already queued, it is edited to its
         final text, or deleted if the result lacks the part. Then the next message begins; if there
-        is none or `begin_next` is false, the conversation is released.
+        is none or `begins_next` is false, the conversation is released.
         """
         at = current_moment(self._clock)
         rows = finishing.ResultRows(
@@ -266,7 +266,7 @@ class Conversations(StoredTurns):
             ],
             answer=finishing.to_part_changes(message, result),
             result=result,
-            begin_next=begin_next,
+            begins_next=begins_next,
         )
         deleted_ids = result.change.deleted_ids if result.change else ()
         if deleted_ids:

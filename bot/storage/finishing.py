@@ -103,7 +103,7 @@ class ResultRows:
     receipts: Sequence[dict[str, Any]]
     answer: PartChanges
     result: TurnResult
-    begin_next: bool
+    begins_next: bool
     """Whether to begin the next message; otherwise the conversation is released."""
 
 
@@ -186,7 +186,7 @@ def _finish_in_steps(
         yield from histories.apply_change(claim.conversation, rows.result.change, at.now)
     if is_released:
         return None, reserved_row
-    if rows.begin_next:
+    if rows.begins_next:
         return (yield from begin_next_message(claim)), reserved_row
     yield from release(claim)
     return None, reserved_row
@@ -195,7 +195,7 @@ def _finish_in_steps(
 def _mark_answered(claim: Claim, rows: ResultRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
     """Mark messages as answered; return the session and whether the claim was released."""
     message_query = SQL["end_message"].query_many([{"message": one} for one in rows.message_ids])
-    if dialect == "sqlite" and rows.begin_next and not rows.result.new_session:
+    if dialect == "sqlite" and rows.begins_next and not rows.result.new_session:
         yield message_query
         session_rows = yield SQL["settle_if_answered"].query(claim_values(claim))
         return _require_locked_session(claim, session_rows), session_rows[0][1] is None
@@ -227,7 +227,7 @@ def _finish_values(
         **claim_values(claim),
         "messages": rows.message_ids,
         "new_session": rows.result.new_session,
-        "begin_next": rows.begin_next,
+        "begin_next": rows.begins_next,
         **_range_values(rows.result.removed_range, "removed"),
         **_range_values(rows.result.replaced_range, "superseded"),
         "turns": rows.turns,

@@ -20,7 +20,7 @@ class SqlHistoryIndex(Store):
 
     @readonly
     def locate(
-        self, address: Address, message_ids: Collection[str], *, with_copies: bool = False
+        self, address: Address, message_ids: Collection[str], *, includes_copies: bool = False
     ) -> Unit[Sequence[MessageLocation]]:
         """Return where messages occur in histories: people's messages first, then answers."""
         id_values = {"ids": json.dumps(list(message_ids))}
@@ -32,7 +32,9 @@ class SqlHistoryIndex(Store):
             locations.append(MessageLocation(key, turn, is_last))
         channel_values = {"of_lane": address.lane, "of_channel": address.channel}
         for name, part in (yield SQL["parts_of_messages"].query({**channel_values, **id_values})):
-            locations += yield from _locate_by_part(address, name, f"{name}/{part}", with_copies)
+            locations += yield from _locate_by_part(
+                address, name, f"{name}/{part}", includes_copies
+            )
         return locations
 
     @readonly
@@ -88,12 +90,12 @@ def _find_conversation(address: Address, external_key: str) -> Unit[str | None]:
 
 
 def _locate_by_part(
-    address: Address, name: str, part: str, with_copies: bool
+    address: Address, name: str, part: str, includes_copies: bool
 ) -> Unit[list[MessageLocation]]:
     external_key = name.removeprefix(f"{address.source}:")
     question_key = yield from _find_conversation(address, external_key)
     selector = {"part": encode_names((part,))}
-    if question_key is None or with_copies:
+    if question_key is None or includes_copies:
         rows = yield SQL["answers_of_channel"].query({**_branch_parameters(address), **selector})
     else:
         rows = yield SQL["answers_of_conversation"].query({"of": question_key, **selector})

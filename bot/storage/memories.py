@@ -146,16 +146,15 @@ class SqlMemories(RecordingStore):
         names_by_key: dict[str, str] = {}
 
         def parse(row: Sequence[Any]) -> Memory:
-            id_, kind, key, text, author, told_by, teller, pinned, since, model, vector, name, _ = (
-                row
-            )
+            id_, kind, key, text, author, told_by, teller, *other_columns = row
+            is_pinned, since, model, vector, name, _ = other_columns
             if key not in names_by_key:
                 names_by_key[key] = self._database.codec.decode(name)
             about = MemorySubject(SubjectKind(kind), key, names_by_key[key])
             person = Person(told_by, teller) if told_by else None
-            rest = {"since": since, "model": model, "vector": vector, "id": id_}
+            fields = {"since": since, "model": model, "vector": vector, "id": id_}
             return Memory(
-                about, text, author, place, told_by=person, is_pinned=bool(pinned), **rest
+                about, text, author, place, told_by=person, is_pinned=bool(is_pinned), **fields
             )
 
         recallable_rows = sorted((row for row in rows if not row[-1]), key=lambda row: -row[0])

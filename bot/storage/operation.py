@@ -61,7 +61,7 @@ class NodeRegistry(ClockStore):
         yield SQL["leave_node"].query(owner=owner)
 
     @readonly
-    def nodes(self) -> Unit[Sequence[Node]]:
+    def list_nodes(self) -> Unit[Sequence[Node]]:
         """Return running and recently crashed processes, oldest first."""
         time_values = self._time_values()
         leases: defaultdict[str, list[str]] = defaultdict(list)
@@ -76,12 +76,12 @@ class NodeRegistry(ClockStore):
         ]
 
     @readonly
-    def exclusive_roles(self) -> Unit[Sequence[RoleHolder]]:
+    def list_exclusive_roles(self) -> Unit[Sequence[RoleHolder]]:
         """Return the exclusive roles with their holders."""
         return [RoleHolder(*row) for row in (yield SQL["jobs"].query_alone(self._time_values()))]
 
     @readonly
-    def background_work(self) -> Unit[Sequence[BackgroundWork]]:
+    def list_background_work(self) -> Unit[Sequence[BackgroundWork]]:
         """Return the amount and age of waiting and running work, by kind."""
         work_items = []
         for name, statement in _WORK_STATEMENTS.items():

@@ -175,7 +175,7 @@ class SqlOutbox(ClockStore):
         return bool((yield SQL["kept_message"].query_alone(of_turn=turn)))
 
     @transaction
-    def sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
+    def find_sent_ids(self, row_ids: Collection[int]) -> Unit[Mapping[int, str | None]]:
         """Return the message id of each finished row; None if the row will never be sent."""
         rows = yield SQL["sent_ids"].query_alone(ids=json.dumps(sorted(row_ids)))
         return {row: None if state == OutboxState.DEAD else sent_id for row, state, sent_id in rows}

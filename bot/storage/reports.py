@@ -214,10 +214,10 @@ class ServiceState(ClockStore):
         platform, _, bot_id = source.partition("@")
         message_key = {"platform": platform, "bot_id": bot_id, "external_key": external_key}
         rows = yield SQL["traced_message"].query(message_key)
-        conversation, received_at, is_done, crashes = rows[0] if rows else ("", None, True, 0)
+        conversation, received_at, is_done, crash_count = rows[0] if rows else ("", None, True, 0)
         parts = yield SQL["traced_parts"].query(of=turn)
         delivered_parts = [decode(lambda row: DeliveredPart(*row), row) for row in parts]
-        return MessageTrace(conversation, received_at, bool(is_done), crashes, delivered_parts)
+        return MessageTrace(conversation, received_at, bool(is_done), crash_count, delivered_parts)
 
     @readonly
     def newest_speakers(self, limit: int) -> Unit[Sequence[tuple[str, Person]]]:

@@ -152,11 +152,13 @@ def _group_by_conversation(rows: Rows, moment: float) -> Mapping[str, Rows]:
 
 
 def _delete_conversation_turns(key: str, expired_rows: Rows, now: float) -> Unit[int]:
-    of = {"of": key}
-    if not (yield SQL["skip_epoch"].query(of)) and (yield SQL["conversation_exists"].query(of)):
+    key_values = {"of": key}
+    if not (yield SQL["skip_epoch"].query(key_values)) and (
+        yield SQL["conversation_exists"].query(key_values)
+    ):
         return 0
     sessions = json.dumps(sorted({row[2] for row in expired_rows}))
-    yield SQL["delete_summaries_of_sessions"].query({**of, "sessions": sessions})
+    yield SQL["delete_summaries_of_sessions"].query({**key_values, "sessions": sessions})
     part_names = [name for row in expired_rows for name in (row[4] or "").split("\n") if name]
     turn_names = json.dumps(sorted({part.rpartition("/")[0] for part in part_names}))
     yield SQL["delete_sent_messages"].query(channel=parse_address(key).channel, names=turn_names)

@@ -46,14 +46,14 @@ _DECODING_ERRORS = (
 )
 
 
-def decode(parse: Callable[[Stored], Value], stored: Stored) -> Value:
+def decode(parse: Callable[[Stored], Value], stored_value: Stored) -> Value:
     """Decode a row or signal; raises `Undecodable` for any failure."""
-    if isinstance(stored, Sequence) and not isinstance(stored, str | bytes):
-        for column in stored:  # the text could not be decrypted
+    if isinstance(stored_value, Sequence) and not isinstance(stored_value, str | bytes):
+        for column in stored_value:  # the text could not be decrypted
             if isinstance(column, Undecodable):
                 raise column
     try:
-        return parse(stored)
+        return parse(stored_value)
     except _DECODING_ERRORS as error:
         is_quotable = isinstance(error, _QUOTABLE_ERRORS)
         raise Undecodable(str(error) if is_quotable else type(error).__name__) from None

@@ -113,7 +113,7 @@ class Statement:
             **dict.fromkeys(self._list_parameters, _encode_list),
             **dict.fromkeys(self._table_parameters, _encode_table),
         }
-        indexed_encoders = [(at, encoders[one]) for at, one in enumerate(names) if one in encoders]
+        indexed_encoders = [(i, encoders[one]) for i, one in enumerate(names) if one in encoders]
         return CompiledSql(text, names, tuple(indexed_encoders))
 
 

@@ -49,7 +49,7 @@ class Budgets(Store):
         yield SQL["add_to_budgets"].query(keys=_encode_keys(caps), amount=amount)
 
     @transaction
-    def spent_amounts(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
+    def load_spent_amounts(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
         """Return the amounts spent or reserved, by `BudgetCap.key`."""
         return to_dict((yield SQL["budgets"].query(keys=_encode_keys(caps))))
 

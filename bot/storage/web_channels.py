@@ -185,7 +185,7 @@ class HistoryCopies(Store):
         """
         session = await self._conversations.load_session(Claim(source, 0, ""), _MAX_COPIED_TURNS)
         kept_turns = [one for one in session.turns if until is None or one.at.timestamp() <= until]
-        turns = [replace(one, message_id=f"copy-{at}") for at, one in enumerate(kept_turns)]
+        turns = [replace(one, message_id=f"copy-{index}") for index, one in enumerate(kept_turns)]
         return turns if await self._store(turns, target) else ()
 
     @transaction

@@ -69,14 +69,14 @@ def create_window(session: Session, max_turns: int) -> SessionWindow:
 def _make_window(
     session: int,
     turns: tuple[Turn, ...],
-    size: int,
+    char_count: int,
     new_turns: Sequence[Turn],
     is_whole: bool,
     memo: dict[Hashable, Any],
 ) -> SessionWindow:
     surplus, kept_turns = turns[:-_MAX_TURNS_PER_CONVERSATION], turns[-_MAX_TURNS_PER_CONVERSATION:]
-    size += sum(map(_turn_size, new_turns)) - sum(map(_turn_size, surplus))
-    return SessionWindow(session, kept_turns, is_whole and not surplus, size, memo)
+    char_count += sum(map(_turn_size, new_turns)) - sum(map(_turn_size, surplus))
+    return SessionWindow(session, kept_turns, is_whole and not surplus, char_count, memo)
 
 
 def _turn_size(turn: Turn) -> int:

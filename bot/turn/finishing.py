@@ -141,7 +141,7 @@ class TurnFinisher:
         services.arrivals.watch([claim.conversation])
         should_begin_next = not self.is_stopping
         finished_turn = await services.conversations.finish(
-            claim, message, result, begin_next=should_begin_next
+            claim, message, result, begins_next=should_begin_next
         )
         if finished_turn.row or result.outgoing or result.in_place_of or result.was_stopped:
             event = message.incoming

@@ -145,7 +145,7 @@ class FakeBudgets(Budgets):
         """Create it without a database."""
 
     @override
-    async def spent_amounts(self, caps: Sequence[BudgetCap]) -> Mapping[str, int]:
+    async def load_spent_amounts(self, caps: Sequence[BudgetCap]) -> Mapping[str, int]:
         return {PERSON.key: 123_400}
 
 

@@ -94,7 +94,7 @@ async def test_finish_without_continuing_releases_the_conversation(store: Store)
     await store.inbox.receive([make_incoming(key="5:1"), make_incoming(key="5:2")], {})
     begun = present(await claimed(store))
     finished = await store.conversations.finish(
-        begun.claim, begun.message, TurnResult(), begin_next=False
+        begun.claim, begun.message, TurnResult(), begins_next=False
     )
     assert finished.next_message is None
     after = present(await claimed(store, owner="other"))

@@ -49,7 +49,7 @@ async def test_finish_stores_history_and_queues_the_answer_in_one_unit(store: St
 async def test_turn_keeps_its_attachments_until_it_is_deleted(store: Store) -> None:
     files = (MediaItem(MediaKind.IMAGE, "cat\ud800.png", 70, "https://cdn.discordapp.com/1"),)
     asked = replace(said("what is it?"), message_id="1", files=files)
-    claim, _ = await finish(store, turns=[asked], begin_next=False)
+    claim, _ = await finish(store, turns=[asked], begins_next=False)
     [kept] = (await read_session(store.database, LANE, 10)).turns
     assert kept.files == (replace(files[0], name="cat\ufffd.png"),)
     exchange = present(await store.conversations.load_exchange(claim, "1", 10))
@@ -133,7 +133,7 @@ async def test_forget_deletes_one_conversation_completely(store: Store) -> None:
     await answer(store, "CANARY")
     await store.outbox.give_up(await taken(store), "blocked")
     claim, _ = await finish(
-        store, "5:2", turns=[said("CANARY"), said("CANARY")], new_session=True, begin_next=False
+        store, "5:2", turns=[said("CANARY"), said("CANARY")], new_session=True, begins_next=False
     )
     claim, _ = await take_message(store, "5:3")
 
@@ -166,7 +166,7 @@ async def test_turns_are_found_by_their_platform_messages(store: Store) -> None:
 
 async def test_superseded_turns_are_kept_as_versions_with_the_same_parent(store: Store) -> None:
     told = [said("one"), said("two"), Turn("assistant", "an answer", None, NOON)]
-    await finish(store, turns=told, begin_next=False)
+    await finish(store, turns=told, begins_next=False)
     claim, message = await take_message(store, key="5:2")
     again = [said("two"), Turn("assistant", "a better answer", None, NOON)]
     result = TurnResult(again, replaced_range=TurnRange(0, 2))
@@ -192,7 +192,7 @@ async def exchange_of(store: Store) -> tuple[Exchange, OutboxRow]:
     names = tuple(message.part_name(part) for part in (0, 1))
     answered = Turn("assistant", "a b", None, NOON, "nora", 1, sent_as=names)
     result = TurnResult([said("before"), asked, answered], in_parts("a", "b"))
-    await store.conversations.finish(claim, message, result, begin_next=False)
+    await store.conversations.finish(claim, message, result, begins_next=False)
     second = present(await store.outbox.mark_sent(await taken(store), "42"))
     assert await store.conversations.load_exchange(claim, "99", 10) is None
     return present(await store.conversations.load_exchange(claim, "41", 10)), second
@@ -282,7 +282,7 @@ async def test_question_whose_answer_failed_is_stored_outside_the_history(store:
     name = message.part_name(0)
     question = replace(said("why?"), message_id="41", sent_as=(name,))
     notice = TurnResult(outgoing=in_parts("⚠"), open_questions=[question])
-    await store.conversations.finish(claim, message, notice, begin_next=False)
+    await store.conversations.finish(claim, message, notice, begins_next=False)
     assert await texts_of(store) == []
     found = present(await load_answered(store, name))
     assert (found.question.turn.text, found.answers, found.parts) == ("why?", (), (name,))

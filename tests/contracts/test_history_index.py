@@ -35,7 +35,7 @@ async def answer(store: Store, number: int, history: str = "") -> None:
 
 
 async def find(store: Store, message_id: str) -> list[tuple[str, bool]]:
-    places = await SqlHistoryIndex(store.database).locate(HERE, [message_id], with_copies=True)
+    places = await SqlHistoryIndex(store.database).locate(HERE, [message_id], includes_copies=True)
     return [(one.conversation, one.is_last) for one in places]
 
 

@@ -44,14 +44,14 @@ async def test_processes_are_listed_with_their_leases(store: Store) -> None:
     await store.inbox.receive([make_incoming()], {})
     await begin(store.conversations)
 
-    mine, other = await nodes.nodes()
+    mine, other = await nodes.list_nodes()
 
     assert (mine.owner, mine.roles, mine.version) == ("me", "gateway,worker", "1.0")
     assert (mine.leases, mine.conversations) == (("receive telegram",), 1)
     assert (other.leases, other.conversations) == ((), 0)
     assert not mine.is_silent
     await nodes.unregister("other")
-    assert [one.owner for one in await nodes.nodes()] == ["me"]
+    assert [one.owner for one in await nodes.list_nodes()] == ["me"]
 
 
 async def test_only_roles_of_running_processes_are_listed(store: Store) -> None:
@@ -61,7 +61,7 @@ async def test_only_roles_of_running_processes_are_listed(store: Store) -> None:
     for role in ("receive discord 0/1", "shards of discord at me", "identify discord 0"):
         assert await leases.take(role, 60)
         await leases.release(role)
-    jobs = await NodeRegistry(store.database, clock).exclusive_roles()
+    jobs = await NodeRegistry(store.database, clock).list_exclusive_roles()
     assert [one.role for one in jobs] == ["receive discord 0/1"]
 
 
@@ -70,13 +70,13 @@ async def test_dead_process_is_reported_as_silent_until_it_restarts(store: Store
     await nodes.register("me", "worker", "1.0")
     started, seen = node.c.started_at - 1000, node.c.seen_at - 10 * HEARTBEAT_SECONDS
     await store.write(update(node).values(started_at=started, seen_at=seen))
-    assert [one.is_silent for one in await nodes.nodes()] == [True]
+    assert [one.is_silent for one in await nodes.list_nodes()] == [True]
     await nodes.report_running("me", "worker", "1.0")
-    [mine] = await nodes.nodes()
+    [mine] = await nodes.list_nodes()
     assert not mine.is_silent
     assert mine.started_seconds > 999, "a report changes no start"
     await nodes.register("me", "worker", "1.1")
-    [mine] = await nodes.nodes()
+    [mine] = await nodes.list_nodes()
     assert mine.started_seconds < 500
     assert mine.version == "1.1"
 
@@ -88,22 +88,22 @@ async def test_role_shows_how_long_its_holder_has_held_it(store: Store) -> None:
     assert await us.take("receive telegram", 60)
     await store.write(update(role_lease).values(held_since=role_lease.c.held_since - 1000))
     assert await us.take("receive telegram", 60)
-    [job] = await nodes.exclusive_roles()
+    [job] = await nodes.list_exclusive_roles()
     assert job.owner == "us"
     assert job.held_seconds > 999, "a renewal changes no beginning"
     assert 0 < job.lease_seconds <= 60
 
     await us.release("receive telegram")
-    assert (await nodes.exclusive_roles())[0].lease_seconds < 0
+    assert (await nodes.list_exclusive_roles())[0].lease_seconds < 0
     assert await them.take("receive telegram", 60)
 
-    [job] = await nodes.exclusive_roles()
+    [job] = await nodes.list_exclusive_roles()
     assert (job.owner, job.held_seconds < 500) == ("them", True)
 
 
 async def test_waiting_work_is_counted_with_its_age(store: Store) -> None:
     nodes = NodeRegistry(store.database, SystemClock())
-    assert {one.count for one in await nodes.background_work()} == {0}
+    assert {one.count for one in await nodes.list_background_work()} == {0}
     await store.inbox.receive([make_incoming(), make_incoming(key="6:1", chat="6")], {})
     await store.write(update(conversation).values(ready_since=conversation.c.ready_since - 100))
     claim, message = await begin(store.conversations)
@@ -112,7 +112,7 @@ async def test_waiting_work_is_counted_with_its_age(store: Store) -> None:
     [row] = await store.outbox.reserve_due([LANE])
     await store.outbox.mark_unknown(row, 0)
 
-    work = {one.name: one for one in await nodes.background_work()}
+    work = {one.name: one for one in await nodes.list_background_work()}
 
     waiting = work["conversations waiting"]
     assert (waiting.count, present(waiting.oldest_seconds) > 99) == (1, True)

@@ -118,12 +118,12 @@ async def test_opened_part_that_shows_its_text_is_not_edited(store: Store) -> No
 async def test_refused_row_does_not_block_its_lane(store: Store) -> None:
     await answer(store, "a", "b")
     head = await taken(store)
-    assert await store.outbox.sent_ids([head.id]) == {}
+    assert await store.outbox.find_sent_ids([head.id]) == {}
     assert await store.outbox.has_later_rows(head)
     following = present(await store.outbox.give_up(head, "blocked"))
     assert following.content.text == "b"
     assert not await store.outbox.has_later_rows(following)
-    assert await store.outbox.sent_ids([head.id, following.id]) == {head.id: None}
+    assert await store.outbox.find_sent_ids([head.id, following.id]) == {head.id: None}
 
 
 async def test_part_whose_edit_is_refused_is_sent_as_a_new_message(store: Store) -> None:
@@ -213,7 +213,7 @@ async def test_row_of_a_dead_sender_has_an_unknown_outcome(store: Store) -> None
     assert row.state is OutboxState.UNKNOWN
     await store.other_outbox.mark_sent(row, "9")
     assert await store.outbox.known_ids(row.address) == {"9"}
-    assert await store.outbox.sent_ids([row.id]) == {row.id: "9"}
+    assert await store.outbox.find_sent_ids([row.id]) == {row.id: "9"}
 
 
 async def test_row_with_unknown_outcome_is_not_reserved_before_the_settle_time(
@@ -251,7 +251,7 @@ async def test_late_report_by_an_earlier_sender_is_refused(store: Store, report:
     await store.other_outbox.mark_sent(await taken(store, store.other_outbox), "9")
     with pytest.raises(Fenced):
         await REPORTS[report](store.outbox, late)
-    assert await store.outbox.sent_ids([late.id]) == {late.id: "9"}
+    assert await store.outbox.find_sent_ids([late.id]) == {late.id: "9"}
     assert await due(store) == []
     assert await store.scalar(select(outbox.c.text)) == "", "a sent row leaves no text"
 

@@ -271,4 +271,4 @@ async def test_paused_sender_neither_sends_nor_reports(
         assert await wake(process) == f"sent {sent}"
     following = present(await store.outbox.mark_sent(row, "90"))
     assert following.content.text == "there"
-    assert await store.outbox.sent_ids([row.id]) == {row.id: "90"}
+    assert await store.outbox.find_sent_ids([row.id]) == {row.id: "90"}

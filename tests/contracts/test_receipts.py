@@ -161,14 +161,17 @@ async def test_refused_reservation_is_not_counted(store: Store) -> None:
     assert await budgets.reserve([PERSON, SERVER], 700) is None
     assert await budgets.reserve([SERVER, PERSON], 301) == PERSON
     assert await budgets.reserve([SERVER, PERSON], 300) is None
-    assert await budgets.spent_amounts([PERSON, SERVER]) == {PERSON.key: 1000, SERVER.key: 1000}
+    assert await budgets.load_spent_amounts([PERSON, SERVER]) == {
+        PERSON.key: 1000,
+        SERVER.key: 1000,
+    }
 
 
 async def test_settling_releases_unspent_money(store: Store) -> None:
     budgets = Budgets(store.database)
     await budgets.reserve([PERSON, SERVER], 900)
     await budgets.settle([PERSON, SERVER], 900, 200)
-    assert await budgets.spent_amounts([PERSON, SERVER]) == {PERSON.key: 200, SERVER.key: 200}
+    assert await budgets.load_spent_amounts([PERSON, SERVER]) == {PERSON.key: 200, SERVER.key: 200}
     assert await budgets.reserve([PERSON, SERVER], 800) is None
 
 
@@ -189,7 +192,7 @@ async def test_many_reservations_at_once_never_exceed_a_cap(store: Store) -> Non
     async with asyncio.TaskGroup() as group:
         turns = [group.create_task(answer(number)) for number in range(400)]
     answered = sum(one.result() for one in turns)
-    spent = await budgets.spent_amounts([caps[0][1]])
+    spent = await budgets.load_spent_amounts([caps[0][1]])
     assert spent == {SERVER.key: 40 * answered}
     assert 50 <= answered <= 125  # 125 · 40 is the cap; never less than fit with 100 reserved
 
@@ -267,5 +270,5 @@ async def test_text_of_a_receipt_is_deleted_before_its_usage(store: Store) -> No
     assert (await totals.person_total("telegram:1", LONG_AGO)).cost == 250
     await age(400)
     assert (await totals.person_total("telegram:1", LONG_AGO)).answers == 0
-    left = await budgets.spent_amounts([PERSON, replace(PERSON, period_start="2020-01-01")])
+    left = await budgets.load_spent_amounts([PERSON, replace(PERSON, period_start="2020-01-01")])
     assert list(left) == [PERSON.key]

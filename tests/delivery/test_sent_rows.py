@@ -69,7 +69,7 @@ class LostSignals:
         self.sent: dict[int, str | None] = {}
         self.asked: list[set[int]] = []
 
-    async def sent_ids(self, row_ids: Collection[int]) -> Mapping[int, str | None]:
+    async def find_sent_ids(self, row_ids: Collection[int]) -> Mapping[int, str | None]:
         self.asked.append(set(row_ids))
         return {row: external_id for row, external_id in self.sent.items() if row in row_ids}
 

@@ -77,7 +77,7 @@ class Chat:
     async def probe(self) -> object:
         [row] = await self.outbox.reserve_due([LANE])
         await self.outbox.known_ids(Address("telegram", "5"))
-        return await self.outbox.sent_ids([row.id])
+        return await self.outbox.find_sent_ids([row.id])
 
     async def restart(self) -> None:
         await self.conversations.release_all("me")

@@ -131,11 +131,11 @@ async def take_message(store: Store, key: str = "5:1") -> tuple[Claim, InboxMess
 
 
 async def finish(
-    store: Store, key: str = "5:1", *, begin_next: bool = True, **result: Any
+    store: Store, key: str = "5:1", *, begins_next: bool = True, **result: Any
 ) -> tuple[Claim, InboxMessage]:
     """Receive a message and finish it with a `TurnResult` of these fields."""
     claim, message = await take_message(store, key)
-    await store.conversations.finish(claim, message, TurnResult(**result), begin_next=begin_next)
+    await store.conversations.finish(claim, message, TurnResult(**result), begins_next=begins_next)
     return claim, message
 
 
@@ -226,7 +226,7 @@ async def answer_in(database: Database, number: int) -> None:
     assert finished.row is not None
     outbox = SqlOutbox(database, clock, sender)
     assert await outbox.mark_sent(finished.row, "90") is None
-    assert await outbox.sent_ids([finished.row.id]) == {finished.row.id: "90"}
+    assert await outbox.find_sent_ids([finished.row.id]) == {finished.row.id: "90"}
 
 
 async def store_answer(

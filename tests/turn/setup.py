@@ -86,11 +86,11 @@ class FullDiskConversations(Conversations):
 
     @override
     async def finish(
-        self, claim: Claim, message: InboxMessage, result: TurnResult, *, begin_next: bool = True
+        self, claim: Claim, message: InboxMessage, result: TurnResult, *, begins_next: bool = True
     ) -> FinishedTurn:
         if self.full:
             raise StoreError("the database failed: database or disk is full")
-        return await super().finish(claim, message, result, begin_next=begin_next)
+        return await super().finish(claim, message, result, begins_next=begins_next)
 
 
 class FakePrompts:

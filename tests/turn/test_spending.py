@@ -178,7 +178,7 @@ async def answer_burst(setup: Setup, *used_up: Person) -> dict[str, int]:
         cap = by_owner[person.id]
         assert await budgets.reserve([cap], cap.limit) is None
     await answer_all(setup, asked(1, ALICE), asked(2, BOB))
-    spent = await budgets.spent_amounts(list(by_owner.values()))
+    spent = await budgets.load_spent_amounts(list(by_owner.values()))
     return {owner: spent.get(cap.key, 0) for owner, cap in by_owner.items()}
 
 
@@ -233,7 +233,9 @@ def make_summaries(database: Database, limit: int) -> tuple[BudgetedSummaries, S
 
 async def spent(database: Database, spending: Spending) -> list[int]:
     return [
-        *(await Budgets(database).spent_amounts(spending.applicable_caps(SAID, PRESET))).values()
+        *(
+            await Budgets(database).load_spent_amounts(spending.applicable_caps(SAID, PRESET))
+        ).values()
     ]
 
 
