@@ -136,9 +136,9 @@ class MemoryExtractor:
             chat.exchange_count += exchange_count
             return
         if await self.extractions.begin(conversation, unread_turns):
-            await self._extract(conversation, chat, unread_turns)
+            await self._extract_memories(conversation, chat, unread_turns)
 
-    async def _extract(
+    async def _extract_memories(
         self, conversation: str, chat: _RecentChat, unread_turns: UnreadTurns
     ) -> None:
         preset, message = chat.preset, chat.message

@@ -195,7 +195,7 @@ class Summarizer:
             return None
         return PromptPart("summary", f"What was said before, in short:\n{summary.text}")
 
-    def request(
+    def request_summary(
         self, preset: Preset, conversation: str, kept_turn_count: int, message: IncomingMessage
     ) -> None:
         """Request a summary of all but the newest turns, charged to the message's author."""

@@ -261,7 +261,7 @@ class Conversations(StoredTurns):
                 *(to_turn_row(one, is_active=False) for one in result.open_questions),
             ],
             receipts=[
-                receipt_rows.to_row(claim.conversation, message.turn_name, one, at.now)
+                receipt_rows.to_receipt_row(claim.conversation, message.turn_name, one, at.now)
                 for one in result.receipts
             ],
             answer=finishing.to_part_changes(message, result),

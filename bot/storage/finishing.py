@@ -21,7 +21,7 @@ from bot.storage import histories, memories, outbox
 from bot.storage.database import Moment
 from bot.storage.functions import FUNCTIONS
 from bot.storage.receipts import USAGE_COLUMNS, add_receipts
-from bot.storage.rows import NO_MESSAGE, address_columns, encode_content
+from bot.storage.rows import NO_MESSAGE, encode_content, to_address_columns
 from bot.storage.statements import SQL, DialectName, Unit
 from bot.value_class import value_class
 
@@ -353,5 +353,5 @@ def _mark_first_as_response(message: InboxMessage, part: OutgoingPart) -> Outgoi
 def _common_columns(message: InboxMessage) -> dict[str, object]:
     """Return the columns that all outbox rows of a turn have in common."""
     question = message.reply_target.incoming
-    address = address_columns(question.address)
+    address = to_address_columns(question.address)
     return {"turn": message.turn_name, **address, "reply_to": question.message_id}

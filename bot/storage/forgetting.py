@@ -34,7 +34,7 @@ from bot.storage.rows import decode, decode_all, decode_event, to_turn
 from bot.storage.statements import SQL, Rows, Unit, to_dict
 
 TOMBSTONE_FILE = "forgotten.jsonl"
-FORGET_CHARACTERS = (
+CHARACTER_DELETIONS = (
     "forget_characters",
     "forget_list_of_characters",
     "forget_changes_of_characters",
@@ -148,7 +148,7 @@ class PersonalData(RecordingStore):
         """Delete the characters of a server; return the scopes whose settings changed."""
 
         def delete_characters() -> Unit[Sequence[str]]:
-            for name in FORGET_CHARACTERS:
+            for name in CHARACTER_DELETIONS:
                 yield SQL[name].query(person=owner, until=math.inf)
             settings = _find_character_settings(owner, (yield SQL["chosen_presets"].query()))
             for scope, key in settings:

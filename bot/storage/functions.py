@@ -9,7 +9,7 @@ from bot.storage.statements import PARAMETER, SERVER_CLOCK, SQL, Statement, read
 
 _INCLUDED_STATEMENT = re.compile(r"\{(\w+)([^{}]*)\}")
 _INSTALL_LOCK = select(func.pg_advisory_xact_lock(0x7472_6F75_7066))
-_SELECT_EXISTING = text("SELECT proname FROM pg_proc WHERE proname = ANY(:names)")
+_SELECT_EXISTING_FUNCTIONS = text("SELECT proname FROM pg_proc WHERE proname = ANY(:names)")
 
 
 class PostgresFunction:
@@ -64,7 +64,7 @@ def install_functions(connection: Connection) -> None:
     Functions of other versions stay, because processes of these versions may still call them.
     """
     name_values = {"names": [one.name for one in FUNCTIONS.values()]}
-    existing_names = set(connection.execute(_SELECT_EXISTING, name_values).scalars())
+    existing_names = set(connection.execute(_SELECT_EXISTING_FUNCTIONS, name_values).scalars())
     missing_functions = [one for one in FUNCTIONS.values() if one.name not in existing_names]
     if missing_functions:
         connection.execute(_INSTALL_LOCK)  # two processes cannot create the same function at once

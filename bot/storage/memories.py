@@ -55,7 +55,7 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
-def _may_reveal_memories(
+def _invalidates_cache(
     method: Callable[Concatenate["SqlMemories", Params], Awaitable[Result]],
 ) -> Callable[Concatenate["SqlMemories", Params], Coroutine[Any, Any, Result]]:
     """Mark a method after which listeners may recall more memories than before."""
@@ -84,7 +84,7 @@ class SqlMemories(RecordingStore):
         """When each listener was last found to have no memories; most chats have none."""
         return BoundedDict(_MAX_LISTENERS_WITHOUT_MEMORIES)
 
-    @_may_reveal_memories
+    @_invalidates_cache
     @transaction
     def add(
         self,
@@ -181,7 +181,7 @@ class SqlMemories(RecordingStore):
         rows = yield SQL["newest_memories"].query_alone(values)
         return decode_all("memory", rows, _to_memory)
 
-    @_may_reveal_memories
+    @_invalidates_cache
     async def correct(
         self, number: int, reader: MemoryReader, text: str, embedding: tuple[str, bytes] | None
     ) -> Memory | None:
@@ -204,7 +204,7 @@ class SqlMemories(RecordingStore):
 
         return await self._run_deletion(number, reader, add_corrected)
 
-    @_may_reveal_memories
+    @_invalidates_cache
     @transaction
     def change(
         self,
@@ -223,7 +223,7 @@ class SqlMemories(RecordingStore):
         yield SQL["change_memory"].query(_to_row(new))
         return new
 
-    @_may_reveal_memories
+    @_invalidates_cache
     @transaction
     def widen_audience(
         self, number: int, reader: MemoryReader, audience: Audience | None
@@ -265,7 +265,7 @@ class SqlMemories(RecordingStore):
         await self._database.truncate_log()
         return changed_memory
 
-    @_may_reveal_memories
+    @_invalidates_cache
     @transaction
     def apply_consent(self, person: str) -> Unit[None]:
         """Set the audience of memories by or about a person to what that person consents to.

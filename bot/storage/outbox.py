@@ -25,7 +25,7 @@ from bot.ports import Clock
 from bot.storage import histories
 from bot.storage.database import ClockStore, Database, Moment, current_moment, readonly, transaction
 from bot.storage.functions import FUNCTIONS
-from bot.storage.rows import NO_MESSAGE, address_columns, decode, decode_content, encode_content
+from bot.storage.rows import NO_MESSAGE, decode, decode_content, encode_content, to_address_columns
 from bot.storage.statements import SQL, Rows, Unit, encode_sources
 from bot.value_class import value_class
 
@@ -69,7 +69,7 @@ class SqlOutbox(ClockStore):
         reserved_rows = []
         for key in ordered_lanes:
             leases = yield SQL["take_lane"].query(of=key, now=at.now)
-            row = (yield from _reserve_leased(key, self._sender, leases, at)) if leases else None
+            row = (yield from _reserve_first(key, self._sender, leases, at)) if leases else None
             if row is not None:
                 reserved_rows.append(row)
         return reserved_rows
@@ -123,7 +123,7 @@ class SqlOutbox(ClockStore):
             row_key = {"turn": row.turn, "part": part, "op": OutboxOperation.SEND}
             reply_to = private.reply_to if private else row.reply_to
             content = {**NO_MESSAGE, **encode_content(MessageContent(notice)), "reply_to": reply_to}
-            values = {**row_key, **address_columns(notice_address), **content}
+            values = {**row_key, **to_address_columns(notice_address), **content}
             yield SQL["queue_once"].query(values)
             if notice_address.lane != lane_key:
                 yield from reserve_first_or_schedule(values, None, at)
@@ -142,7 +142,8 @@ class SqlOutbox(ClockStore):
         self, row: OutboxRow, delivery: PrivateDelivery, address: Address
     ) -> Unit[OutboxRow | None]:
         """Move an unsent row to a private chat. Reserve and return the old chat's next row."""
-        at, key, columns = current_moment(self._clock), row.address.lane, address_columns(address)
+        at, key = current_moment(self._clock), row.address.lane
+        columns = to_address_columns(address)
         yield from _lock_lanes(key, address.lane)
         buttons = encode_content(row.content, private=delivery)["buttons"]
         yield from self._change_row("move_row", row, **columns, buttons=buttons)
@@ -152,12 +153,12 @@ class SqlOutbox(ClockStore):
     @transaction
     def mark_unknown(self, row: OutboxRow, seconds: float) -> Unit[None]:
         """Record that a row may have been sent, and schedule the search for its message."""
-        yield from self._postpone(row, OutboxState.UNKNOWN, seconds)
+        yield from self._postpone_row(row, OutboxState.UNKNOWN, seconds)
 
     @transaction
     def reschedule(self, row: OutboxRow, seconds: float) -> Unit[None]:
         """Record that a row was certainly not sent, and schedule the next attempt."""
-        yield from self._postpone(row, OutboxState.PENDING, seconds)
+        yield from self._postpone_row(row, OutboxState.PENDING, seconds)
 
     @transaction
     def release_all(self) -> Unit[None]:
@@ -220,7 +221,7 @@ class SqlOutbox(ClockStore):
         [lane] = yield from self._change_row("end_dead_row", row, error=reason[:_MAX_REASON_CHARS])
         return str(lane)
 
-    def _postpone(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
+    def _postpone_row(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
         """Make a row due in some seconds by the leases' clock: the sender's clock may be wrong."""
         yield SQL["lock_lane"].query(of=row.address.lane)
         values = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
@@ -249,7 +250,7 @@ def reserve_first_or_schedule(
         yield SQL["make_due"].query({**lane_values, "now": at.now})
         return None
     leases = yield SQL["make_due_and_take"].query({**lane_values, "now": at.now})
-    return (yield from _reserve_leased(row["lane"], sender, leases, at)) if leases else None
+    return (yield from _reserve_first(row["lane"], sender, leases, at)) if leases else None
 
 
 def _reserve_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
@@ -271,7 +272,7 @@ def _reserve_next_on_sqlite(key: str, sender: SenderIdentity, at: Moment) -> Uni
     return (yield from _begin_sending(head_rows, key, sender, leases, at))
 
 
-def _reserve_leased(
+def _reserve_first(
     key: str, sender: SenderIdentity, lease_rows: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
     head_rows = yield SQL["head"].query(of=key)

@@ -21,7 +21,7 @@ _pack_receipt = msgspec.msgpack.Encoder().encode
 _unpack_receipt = msgspec.msgpack.Decoder(Receipt).decode
 
 
-def to_row(conversation: str, turn: str, receipt: Receipt, at: float) -> dict[str, object]:
+def to_receipt_row(conversation: str, turn: str, receipt: Receipt, at: float) -> dict[str, object]:
     """Return a receipt's table row; `turn` is empty for the receipt of a replay."""
     memory_ids = [span.memory for span in receipt.layout if span.memory]
     return {
@@ -29,7 +29,7 @@ def to_row(conversation: str, turn: str, receipt: Receipt, at: float) -> dict[st
         "turn": turn,
         "at": at,
         "content": _compress_receipt(_pack_receipt(receipt)),
-        **usage_columns(receipt.preset, receipt.provider, receipt.charge, receipt.usage),
+        **to_usage_columns(receipt.preset, receipt.provider, receipt.charge, receipt.usage),
         "prompt_tokens": receipt.usage.prompt_tokens or receipt.tokens,
         "memories": json.dumps(memory_ids) if memory_ids else None,
         "first_word_seconds": receipt.timings.first_word_seconds,
@@ -44,7 +44,7 @@ USAGE_COLUMNS = (
 )
 
 
-def usage_columns(
+def to_usage_columns(
     preset: str, provider: str, charge: AnswerCharge, usage: Usage
 ) -> dict[str, object]:
     """Return the columns that a receipt keeps when its content is deleted."""

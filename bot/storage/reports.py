@@ -91,14 +91,14 @@ class AnswerLog(Store):
         return to_dict((yield SQL["feedback"].query_alone(number=number)))
 
     @readonly
-    def find_previous(self, answer: StoredAnswer) -> Unit[int | None]:
+    def find_previous_answer(self, answer: StoredAnswer) -> Unit[int | None]:
         """Return the number of the preset's previous answer in the conversation, or None."""
         values = {"of": answer.conversation, "preset": answer.receipt.preset}
         rows = yield SQL["answer_before"].query_alone({**values, "number": answer.number})
         return rows[0][0] if rows else None
 
     @readonly
-    def find_previous_and_next(self, answer: StoredAnswer) -> Unit[tuple[int | None, int | None]]:
+    def find_adjacent_answers(self, answer: StoredAnswer) -> Unit[tuple[int | None, int | None]]:
         """Return the numbers of the answers before and after this one in its conversation."""
         values = {"of": answer.conversation, "number": answer.number}
         [[previous_number, next_number]] = yield SQL["answers_beside"].query_alone(values)

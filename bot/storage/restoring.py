@@ -19,15 +19,15 @@ from bot.storage import histories, memories
 from bot.storage.copying import copy_file
 from bot.storage.data_kinds import PERSON_DELETIONS
 from bot.storage.database import Database
-from bot.storage.forgetting import FORGET_CHARACTERS, Tombstone
+from bot.storage.forgetting import CHARACTER_DELETIONS, Tombstone
 from bot.storage.memories import MEMORY_DELETIONS
 from bot.storage.statements import SQL, Unit
 
-_PREPARE_STATEMENTS = (
+_PREPARATION_STATEMENTS = (
     *("make_lanes_due", "release_everything", "clear_attempts", "drop_presses"),
     *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes", "note_restore"),
 )
-_PERSON_DELETIONS = (*PERSON_DELETIONS, "forget_descriptions", *FORGET_CHARACTERS)
+_PERSON_DELETIONS = (*PERSON_DELETIONS, "forget_descriptions", *CHARACTER_DELETIONS)
 _CHANNEL_DELETIONS = (
     *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),
     *("forget_descriptions_of_channel", "mark_memories_of_conversation", *MEMORY_DELETIONS),
@@ -49,7 +49,7 @@ async def prepare_restored_database(
 
     def prepare_rows() -> Unit[tuple[int, int]]:
         values = {"now": now, "at": now, "answered_until": answered_until}
-        for name in _PREPARE_STATEMENTS:
+        for name in _PREPARATION_STATEMENTS:
             yield SQL[name].query(values)
         unknown_rows = yield SQL["mark_all_unknown"].query(values)
         [[unanswered_count]] = yield SQL["count_unanswered"].query()

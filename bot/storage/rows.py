@@ -125,7 +125,7 @@ NO_MESSAGE = {
 """The columns of a row without a message, such as a deletion."""
 
 
-def address_columns(address: Address) -> dict[str, object]:
+def to_address_columns(address: Address) -> dict[str, object]:
     """Return the outbox columns for a message's address."""
     return {
         "platform": address.platform,

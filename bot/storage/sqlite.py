@@ -265,7 +265,7 @@ class SqliteThreadPool(ConnectionPool):
         self._codec = codec or TextCodec()
         self._file = url.database or ":memory:"
         if self._file != ":memory:":
-            _create_for_owner(Path(self._file))
+            _create_private_file(Path(self._file))
         self._readers = SqliteThreads(self._open_connection, self._codec)
         self._writer = SqliteWriter(self._open_connection, self._codec)
         self._engines: dict[int, Engine] = {}
@@ -311,7 +311,7 @@ class SqliteThreadPool(ConnectionPool):
             return unit(wrapped_connection)
 
 
-def _create_for_owner(file: Path) -> None:
+def _create_private_file(file: Path) -> None:
     """Create a database that only its owner can read; SQLite gives its log the same mode."""
     with contextlib.suppress(OSError):  # opening the database will report the problem
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))

@@ -12,7 +12,7 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import OWNER_SEPARATOR
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
 from bot.storage.database import ClockStore, Store, readonly, transaction
-from bot.storage.receipts import add_receipts, to_row, usage_columns
+from bot.storage.receipts import add_receipts, to_receipt_row, to_usage_columns
 from bot.storage.statements import SQL, Statement, Unit, to_dict
 
 
@@ -65,7 +65,7 @@ class UsageLog(ClockStore):
     def record_replay(self, conversation: str, receipt: Receipt) -> Unit[StoredAnswer]:
         """Store the receipt of a replay, which counts as usage, but not as an answer."""
         at = self._clock.now()
-        yield from add_receipts([to_row(conversation, "", receipt, at)])
+        yield from add_receipts([to_receipt_row(conversation, "", receipt, at)])
         [[number]] = yield SQL["newest_replay"].query(of=conversation)
         return StoredAnswer(number, conversation, at, receipt)
 
@@ -76,7 +76,7 @@ class UsageLog(ClockStore):
         """Record a request, which counts in the usage totals but not as an answer."""
         values = {"conversation": conversation, "turn": "", "at": self._clock.now(), "content": b""}
         label = "character" if OWNER_SEPARATOR in preset else preset  # keeps its name private
-        usage_values = usage_columns(label, provider, charge, usage)
+        usage_values = to_usage_columns(label, provider, charge, usage)
         yield SQL["add_receipt"].query({**values, **usage_values})
 
 

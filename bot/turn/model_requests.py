@@ -265,7 +265,7 @@ class ModelRequests:
             _, observed = split_observed(context.session.turns)
             count = len(observed) + sum(len(unit.messages) for unit in fitted_prompt.draft.history)
             conversation = context.claim.conversation
-            self.sources.summarizer.request(preset, conversation, count, context.incoming)
+            self.sources.summarizer.request_summary(preset, conversation, count, context.incoming)
 
 
 def _prefix_speaker_line(name_line: str, show_text: Callable[[str], None]) -> Callable[[str], None]:

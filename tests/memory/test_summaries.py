@@ -233,7 +233,7 @@ async def test_presets_without_a_summary_key_get_no_summary(database: Database) 
     setup = Setup(database, ["They count."])
     await setup.say(*LINES)
     plain = NORA.model_copy(update={"summary": None})
-    setup.summarizer.request(plain, CHAT, kept_turn_count=0, message=SAID)
+    setup.summarizer.request_summary(plain, CHAT, kept_turn_count=0, message=SAID)
     assert await setup.summarizer.load_prompt_part(plain, CHAT) is None
 
 
@@ -241,9 +241,9 @@ async def test_background_task_survives_a_failed_model(database: Database) -> No
     setup = Setup(database, [BackendUnavailable("away")], ["They count."])
     await setup.say(*LINES)
     running = asyncio.create_task(setup.summarizer.run())
-    setup.summarizer.request(NORA, CHAT, kept_turn_count=0, message=SAID)
+    setup.summarizer.request_summary(NORA, CHAT, kept_turn_count=0, message=SAID)
     await wait_until(lambda: len(setup.backend.prompts) == 1)
-    setup.summarizer.request(NORA, CHAT, kept_turn_count=0, message=SAID)
+    setup.summarizer.request_summary(NORA, CHAT, kept_turn_count=0, message=SAID)
     await wait_until(lambda: len(setup.backend.prompts) == 2)
     while await setup.summary_part() is None:  # noqa: ASYNC110 # a database has no events
         await asyncio.sleep(0.01)
