@@ -210,7 +210,7 @@ def _resolve_subject(
 
 
 def is_valid_quote(quote: str, spoken_text: str) -> bool:
-    """Return whether a text contains a quote, and the quote is long enough to prove anything.
+    """Return whether a text contains a quote, and the quote is long enough to be evidence.
 
     White space is ignored. Three words, twelve characters, or the whole text are long enough; in
     scripts without spaces, three characters count as two words.

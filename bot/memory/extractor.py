@@ -209,7 +209,7 @@ class MemoryExtractor:
         return await self.settings.resolve(scopes, MEMORY_APPROVAL_KEY) is not None
 
     async def claim_first_notice(self, person: str) -> bool:
-        """Return whether to tell a person about memories of them; True only once per person."""
+        """Return whether to tell a person now that memories of them exist; True only once."""
         notice_states = await self.settings.get_all([person], _NOTICE_KEY)
         if notice_states.get(person) != _NOTICE_DUE:
             return False

@@ -70,7 +70,7 @@ class FernetCodec(TextCodec):
         self._keys = keys
 
     def _read_keys_file(self) -> None:
-        """Add new keys from the file; if it is unreadable, ignore it: it may be being replaced."""
+        """Add new keys from the file; ignore an unreadable file, because it may be half-written."""
         if self._keys_file is None:
             return
         try:

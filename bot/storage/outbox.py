@@ -222,7 +222,7 @@ class SqlOutbox(ClockStore):
         return str(lane)
 
     def _postpone_row(self, row: OutboxRow, state: OutboxState, seconds: float) -> Unit[None]:
-        """Make a row due in some seconds by the leases' clock: the sender's clock may be wrong."""
+        """Make a row due in some seconds, by the clock used for leases, not by the sender's."""
         yield SQL["lock_lane"].query(of=row.address.lane)
         values = {"becomes": state, "seconds": seconds, "now": self._clock.now()}
         lane_key, due_at = yield from self._change_row("put_off_row", row, **values)

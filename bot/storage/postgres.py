@@ -103,7 +103,7 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def run(self, start_unit: StartUnit[T]) -> T:
-        """Run a unit and commit it; even after a `TimeoutError`, it may be committed."""
+        """Run a unit and commit it; after a `TimeoutError`, it may still be committed."""
         if not self._is_open:
             await self._pool
             self._is_open = True

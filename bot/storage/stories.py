@@ -32,7 +32,7 @@ class _CachedVectors:
 
 
 class SqlStories(Store, Stories):
-    """Stores characters' stories, with one change at a time per character."""
+    """Stores characters' stories; only one change of a character's stories runs at a time."""
 
     def __init__(self, database: Database) -> None:
         super().__init__(database)

@@ -59,7 +59,7 @@ def _encode_keys(caps: Sequence[BudgetCap]) -> str:
 
 
 class UsageLog(ClockStore):
-    """Records the usage of requests that no message waits for, such as summaries and replays."""
+    """Records the usage of requests that answer no message, such as summaries and replays."""
 
     @transaction
     def record_replay(self, conversation: str, receipt: Receipt) -> Unit[StoredAnswer]:

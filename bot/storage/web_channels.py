@@ -139,7 +139,7 @@ class SqlWebChannels(Store):
         return _to_messages((yield SQL["changed_web_messages"].query_alone(values)))
 
     def on_change(self, handler: Callable[[Sequence[str]], None]) -> Callable[[], None]:
-        """Call a nonblocking handler with ids of changed channels until the result is called."""
+        """Register a nonblocking handler for ids of changed channels; the result unregisters it."""
         return self._signals.subscribe(_CHANGES_TOPIC, handler)
 
 

@@ -160,7 +160,7 @@ class MessageTraces:
     ) -> None:
         """Record a span of a turn, or its root span if `name` is `ROOT_SPAN_NAME`.
 
-        `start` and `end` are in Unix seconds; `error` is an error's class or an outcome.
+        `start` and `end` are in Unix seconds; `error` names an error's class or an outcome.
         """
         api, digest = self._api, hashlib.sha256(turn.encode()).digest()
         ids = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
