@@ -34,8 +34,9 @@ def _no_fence() -> None:
     async def renew(*_: object) -> list[Claim]:
         return []
 
-    replaced: Any = finishing
-    replaced._session, replaced._queue_answer = session, queue
+    for name, function in (("_require_locked_session", session), ("_queue_answer", queue)):
+        assert hasattr(finishing, name)
+        setattr(finishing, name, function)
     Conversations.renew = renew  # type: ignore[method-assign,assignment] # on purpose
 
 
