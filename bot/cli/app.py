@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from bot import __version__
 from bot.cli.text_io import print_progress
-from bot.cli.typer_apps import command_app
+from bot.cli.typer_apps import create_command_app
 from bot.errors import TroupeError
 from bot.telemetry.json_lines import JsonLines
 
@@ -79,8 +79,8 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, remaining_args = super().resolve_command(ctx, args)
         if args == ["preset", "list"]:
-            print_list = import_module("bot.cli.preset_list").list_presets_quickly
-            return "preset list", TyperCommand(None, callback=print_list, add_help_option=False), []
+            callback = import_module("bot.cli.preset_list").list_presets_quickly
+            return "preset list", TyperCommand(None, callback=callback, add_help_option=False), []
         if name is not None:
             gc.disable()  # imports create no garbage
             try:
@@ -90,7 +90,7 @@ class _Commands(TyperGroup):
         return name, command, remaining_args
 
 
-app = command_app(_HELP_TEXT)
+app = create_command_app(_HELP_TEXT)
 app.info.cls = _Commands
 
 
@@ -101,7 +101,7 @@ def _print_version(is_requested: bool) -> None:
 
 
 @app.callback()
-def _accept_shared_options(
+def _declare_shared_options(
     _version: Annotated[
         bool,
         typer.Option(

@@ -26,7 +26,7 @@ from bot.chat.prompt import (
 )
 from bot.cli.preset_files import find_template_problems
 from bot.cli.text_io import print_line
-from bot.cli.typer_apps import command_app
+from bot.cli.typer_apps import create_command_app
 from bot.commands.access import describe_rules
 from bot.embedders.registry import make_embedder
 from bot.errors import (
@@ -72,7 +72,7 @@ _CLOSE_TIMEOUT_SECONDS = 1.0
 _RESOLVER_OPTIONS = "timeout:1 attempts:3"
 """Options for glibc; otherwise, looking up a name without a network delays the exit by 10 s."""
 
-app = command_app()
+app = create_command_app()
 
 
 @app.command()
@@ -94,7 +94,7 @@ def check(
     json_output = JsonLines(sys.stdout, wants_json_output)
     with contextlib.redirect_stdout(json_output) as output, log_only_warnings():
 
-        def report(line: str) -> None:
+        def report_line(line: str) -> None:
             output.level = "error" if line.startswith("WRONG") else "info"
             print_line(line)
 
@@ -102,47 +102,47 @@ def check(
             settings = run_async(add_stored_keys(read_settings()))
         except (SettingsError, StoreError) as error:
             for line in str(error).splitlines():
-                report(f"WRONG  settings: {line}")
-            report("fix the settings first; the other checks need them")
+                report_line(f"WRONG  settings: {line}")
+            report_line("fix the settings first; the other checks need them")
             raise typer.Exit(1) from None
-        has_passed = run_async(check_everything(settings, report, asks_models=providers))
+        has_passed = run_async(check_everything(settings, report_line, asks_models=providers))
     raise typer.Exit(0 if has_passed else 1)
 
 
 async def check_everything(
-    settings: Settings, report: ReportLine, *, asks_models: bool = False
+    settings: Settings, report_line: ReportLine, *, asks_models: bool = False
 ) -> bool:
     """Run all checks concurrently and report a line for each; return whether all succeeded."""
     problem_lines = [*plugins.problems.values(), *describe_unknown_variables()]
     for line in problem_lines:
-        report(f"WRONG  settings: {line}")
+        report_line(f"WRONG  settings: {line}")
     if not problem_lines:
-        report("ok     settings")
+        report_line("ok     settings")
     has_passed = not problem_lines
     async with Renderer() as renderer, asyncio.TaskGroup() as group:
         tasks = [
-            (name, group.create_task(_run_check(attempt, limit)))
-            for name, attempt, limit in _list_checks(settings, renderer, asks_models=asks_models)
+            (name, group.create_task(_run_check(check, timeout)))
+            for name, check, timeout in _list_checks(settings, renderer, asks_models=asks_models)
         ]
-        for name, outcome in tasks:
-            result, problems = await outcome
+        for name, task in tasks:
+            result, problems = await task
             for line in problems:
-                report(f"WRONG  {name}: {line}")
+                report_line(f"WRONG  {name}: {line}")
             if problems:
                 has_passed = False
             else:
-                report(f"ok     {name}: {result}")
+                report_line(f"ok     {name}: {result}")
     return has_passed
 
 
-async def _run_check(attempt: Awaitable[str], limit: float | None) -> tuple[str, Sequence[str]]:
+async def _run_check(check: Awaitable[str], seconds: float | None) -> tuple[str, Sequence[str]]:
     """Return a check's result and no problems, or "" and a line for each problem."""
     try:
-        async with asyncio.timeout(limit):
-            return await attempt, ()
+        async with asyncio.timeout(seconds):
+            return await check, ()
     except TimeoutError:
         hint = "check that it is running and that the network works"
-        return "", [f"no answer within {limit:g} s; {hint}"]
+        return "", [f"no answer within {seconds:g} s; {hint}"]
     except TroupeError as error:
         return "", str(error).splitlines()
 
@@ -151,7 +151,7 @@ def _list_checks(
     settings: Settings, renderer: Renderer, *, asks_models: bool
 ) -> Iterator[tuple[str, Awaitable[str], float | None]]:
     """Yield each check's name, coroutine, and timeout (None if it limits its own time)."""
-    folder_presets = _read_presets_or_empty(settings)
+    folder_presets = _read_presets_if_valid(settings)
     presets = folder_presets.presets
     yield "presets", _test_presets(settings, renderer), _CHECK_TIMEOUT_SECONDS
     yield "database", _test_database(settings), _CHECK_TIMEOUT_SECONDS
@@ -170,7 +170,7 @@ def _list_checks(
             _CHECK_TIMEOUT_SECONDS,
         )
         for model in models if asks_models else ():
-            limited_preset = _find_most_limited_preset(presets, name, model)
+            limited_preset = _find_lowest_limit_preset(presets, name, model)
             answer = _ask_model(name, model, limited_preset, settings, renderer)
             yield f"answer of {name}/{model}", answer, None
     for each in presets.values():
@@ -185,7 +185,7 @@ def _list_checks(
         yield f"model {model}", _run_trial_alone(trial, trial_lock), None
 
 
-def _read_presets_or_empty(settings: Settings) -> PresetsInFolder:
+def _read_presets_if_valid(settings: Settings) -> PresetsInFolder:
     try:
         return read_character_folder(presets_folder(settings.presets_dir))
     except PresetError:  # the check "presets" reports the problem
@@ -238,8 +238,9 @@ async def _describe_access(settings: Settings) -> str:
     fixed_rules, chat_rules = settings.access.rules, dict[str, str]()
     with contextlib.suppress(StoreError):  # the check "database" reports the problem
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-            by_scope = await SqlChatSettings(database, SystemClock()).get_scopes([INSTALLATION])
-            chat_rules = select_access_rules(by_scope.get(INSTALLATION, {}))
+            chat_settings = SqlChatSettings(database, SystemClock())
+            settings_by_scope = await chat_settings.get_scopes([INSTALLATION])
+            chat_rules = select_access_rules(settings_by_scope.get(INSTALLATION, {}))
     chat_only_rules = {name: value for name, value in chat_rules.items() if name not in fixed_rules}
     rule_texts = [
         *(f"{one} (TROUPE_ACCESS)" for one in describe_rules(fixed_rules)),
@@ -309,7 +310,7 @@ async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) ->
     return "offered"
 
 
-def _find_most_limited_preset(
+def _find_lowest_limit_preset(
     presets: Mapping[str, Preset], provider: str, model: str
 ) -> Preset | None:
     """Return the preset with the lowest output limit for a model, or None if none has a limit."""
@@ -352,19 +353,20 @@ async def _ask_model(
             if has_thoughts and finish.reason is FinishReason.LENGTH
             else "it sent an empty answer"
         )
-    token_use = f"{usage.prompt_tokens} tokens read, {usage.output_tokens} written"
-    usage_text = token_use if usage.output_tokens else "it reports no usage, so costs are estimated"
+    usage_text = "it reports no usage, so costs are estimated"
+    if usage.output_tokens:
+        usage_text = f"{usage.prompt_tokens} tokens read, {usage.output_tokens} written"
     return f"after {time.monotonic() - started_at:.1f} s; {usage_text}"
 
 
 def _explain_missing_answer(limited_preset: Preset | None) -> str:
-    amount, remedy = "its", "give it a larger context"
+    limit_text, remedy = "", "give it a larger context"
     if limited_preset is not None:
-        amount = f"its {limited_preset.output_limit}"
+        limit_text = f" {limited_preset.output_limit}"
         remedy = f"remove or raise max_output_tokens in preset {limited_preset.name!r}"
     return (
-        f"it used up {amount} output tokens for thinking and did not answer; {remedy}, or choose a"
-        " model that does not think"
+        f"it used up its{limit_text} output tokens for thinking and did not answer; {remedy}, or"
+        " choose a model that does not think"
     )
 
 

@@ -10,7 +10,7 @@ import typer
 from bot.chat.access import ApiScope, ApiToken
 from bot.cli.installation import change_installation, use_installation
 from bot.cli.text_io import print_line
-from bot.cli.typer_apps import command_app
+from bot.cli.typer_apps import create_command_app
 from bot.console.login import API_PREFIX, ConsoleLinks, generate_token, hash_token
 from bot.console.server import find_address
 from bot.errors import UserError
@@ -21,13 +21,13 @@ from bot.storage.tokens import ConsoleTokens
 
 T = TypeVar("T")
 
-app = command_app("Log in to the console in a browser.")
-tokens_app = command_app("Add, list, and revoke API tokens.")
+app = create_command_app("Log in to the console in a browser.")
+tokens_app = create_command_app("Add, list, and revoke API tokens.")
 app.add_typer(tokens_app, name="token")
 
 
-@app.command()
-def url() -> None:
+@app.command("url")
+def print_login_url() -> None:
     """Print a one-time login link.
 
     It opens the running service's console, and expires after 10 minutes.
@@ -45,8 +45,8 @@ def url() -> None:
     )
 
 
-@app.command()
-def revoke() -> None:
+@app.command("revoke")
+def revoke_sessions() -> None:
     """End all console sessions.
 
     Unused login links also stop working.
@@ -120,17 +120,21 @@ def _parse_scope(name: str) -> ApiScope:
         raise UserError(f"--scope: there is no scope {name.strip()!r}; {hint}") from None
 
 
-def _tokens(database: Database) -> ConsoleTokens:
+def _make_token_store(database: Database) -> ConsoleTokens:
     return ConsoleTokens(database, SystemClock())
 
 
 def _use_tokens(action: Callable[[ConsoleTokens], Awaitable[T]]) -> T:
-    return use_installation(lambda database: action(_tokens(database)), must_exist=False)
+    return use_installation(lambda database: action(_make_token_store(database)), must_exist=False)
 
 
 def _change_tokens(
     change: Callable[[ConsoleTokens], Awaitable[T]], action: str, subject: str, after: str = ""
 ) -> T:
     return change_installation(
-        lambda database: change(_tokens(database)), action, subject, after=after, must_exist=False
+        lambda database: change(_make_token_store(database)),
+        action,
+        subject,
+        after=after,
+        must_exist=False,
     )

@@ -11,9 +11,9 @@ import typer
 from sqlalchemy.exc import ArgumentError
 
 from bot.chat.incoming import parse_address
-from bot.cli.installation import log_change, print_converted, require_database, use_installation
+from bot.cli.installation import log_change, print_row_count, require_database, use_installation
 from bot.cli.text_io import print_line
-from bot.cli.typer_apps import command_app
+from bot.cli.typer_apps import create_command_app
 from bot.errors import SettingsError, UserError
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessSignals
@@ -51,7 +51,7 @@ _TombstoneFiles = Annotated[
     ),
 ]
 
-app = command_app("Upgrade, copy, back up, restore, or encrypt the database.")
+app = create_command_app("Upgrade, copy, back up, restore, or encrypt the database.")
 
 
 @app.command("upgrade")
@@ -160,9 +160,11 @@ def restore_database(
         now = SystemClock().now()
         cutoff = min(find_last_write_time(database_file) or now, now)
         backup = copy_backup(file, database_file)
-        counts = run_async(_prepare_restored(settings, f"sqlite:///{backup}", tombstones, cutoff))
+        counts = run_async(
+            _prepare_restored_database(settings, f"sqlite:///{backup}", tombstones, cutoff)
+        )
         old_file = replace_database(backup, database_file, cutoff)
-        _delete_slots(settings)
+        _delete_saved_slots(settings)
     _print_restore_report(*counts, len(tombstones))
     print_line(f"restored {file}; the old database was kept as {old_file}. Now start the service")
 
@@ -184,11 +186,13 @@ def finish_restore(
     """
     settings = read_settings()
     require_database(settings)
-    cutoff = _parse_moment(answered_until) if answered_until else SystemClock().now()
+    cutoff = _parse_time(answered_until) if answered_until else SystemClock().now()
     tombstones = _read_all_tombstones(settings, forgotten)
     with lock_data_dir(settings.data_dir):
-        counts = run_async(_prepare_restored(settings, settings.sqlalchemy_url, tombstones, cutoff))
-        _delete_slots(settings)
+        counts = run_async(
+            _prepare_restored_database(settings, settings.sqlalchemy_url, tombstones, cutoff)
+        )
+        _delete_saved_slots(settings)
     _print_restore_report(*counts, len(tombstones))
 
 
@@ -216,7 +220,7 @@ async def _copy_all_rows(source_url: str, target_url: str) -> int:
         open_without_decrypting(source_url) as source,
         open_without_decrypting(target_url) as target,
     ):
-        return await copy_rows(source, target, print_converted)
+        return await copy_rows(source, target, print_row_count)
 
 
 def _rewrite_texts(action: str) -> int:
@@ -224,19 +228,19 @@ def _rewrite_texts(action: str) -> int:
 
     async def convert_texts(database: Database) -> int:
         await log_change(database, action, "all")  # first, because the rest may be interrupted
-        return await rewrite_texts(database, print_converted)
+        return await rewrite_texts(database, print_row_count)
 
     return use_installation(convert_texts)
 
 
 async def _upgrade(settings: Settings) -> str | None:
-    """Upgrade the database, and return its revision, perhaps of a newer version of Troupe."""
+    """Upgrade the database; return its revision, which may be that of a newer version of Troupe."""
     create_data_dir(settings.data_dir)
     await upgrade_tables(settings.sqlalchemy_url)
     return await read_revision(settings.sqlalchemy_url)
 
 
-async def _prepare_restored(
+async def _prepare_restored_database(
     settings: Settings, url: str, tombstones: Sequence[Tombstone], cutoff: float
 ) -> tuple[int, int]:
     async with open_database(url, settings.text_encryption) as database:
@@ -267,17 +271,17 @@ def _read_all_tombstones(settings: Settings, files: Sequence[Path] | None) -> li
     return read_tombstones([settings.data_dir / TOMBSTONE_FILE, *(files or ())])
 
 
-def _delete_slots(settings: Settings) -> None:
-    """Delete the models' saved slots, which may contain forgotten conversations."""
+def _delete_saved_slots(settings: Settings) -> None:
+    """Delete the local models' saved caches (slots), which may contain forgotten conversations."""
     shutil.rmtree(settings.data_dir / "slots", ignore_errors=True)
 
 
-def _parse_moment(text: str) -> float:
+def _parse_time(text: str) -> float:
     try:
-        moment = datetime.fromisoformat(text)
+        parsed_time = datetime.fromisoformat(text)
     except ValueError:
         raise UserError(f"{text!r} is not a time; write it as 2026-11-22T14:05:00Z") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return (parsed_time if parsed_time.tzinfo else parsed_time.replace(tzinfo=UTC)).timestamp()
 
 
 def _print_restore_report(unsent_count: int, unanswered_count: int, deletion_count: int) -> None:

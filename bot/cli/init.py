@@ -24,7 +24,7 @@ from bot.backends.openai_compatible.services import (
     read_azure_address,
 )
 from bot.cli.text_io import print_line, print_progress
-from bot.cli.typer_apps import command_app
+from bot.cli.typer_apps import create_command_app
 from bot.errors import SettingsError, TroupeError, UserError
 from bot.platforms.spec import PlatformSpec
 from bot.runtime.operating_system import IS_WINDOWS
@@ -52,10 +52,10 @@ from bot.setup import (
 from bot.telemetry.logs import log_only_warnings
 
 T = TypeVar("T")
-_STOPPED_EXIT_CODE = 130
+_INTERRUPTED_EXIT_CODE = 130
 _MAX_LISTED_MODELS = 15
 
-app = command_app()
+app = create_command_app()
 
 
 @app.command()
@@ -101,12 +101,12 @@ def init(
     admins = list(admin or ())
     read_settings(admins=",".join(admins))  # raises if one of them is not an id
     tokens = {"telegram": telegram_token, "discord": discord_token}
-    flag_choice = _read_model_flags(provider, api_key, base_url, model, model_file)
+    cli_choice = _read_model_flags(provider, api_key, base_url, model, model_file)
     try:
         if not yes:
             print_line("Set up Troupe: Enter skips a question, and nothing is saved until the end.")
         with log_only_warnings():
-            choice = _choose_model(flag_choice, pull, settings, check=check, yes=yes)
+            choice = _choose_model(cli_choice, pull, settings, check=check, yes=yes)
             bots = _choose_bots(tokens, settings, check=check, yes=yes)
             admins += _choose_first_admin(bots, first_admin, settings, may_ask=not (yes or admins))
         tokens_by_kind = {bot.spec.kind: bot.token for bot in bots}
@@ -115,16 +115,16 @@ def init(
     except (KeyboardInterrupt, EOFError, typer.Abort):
         sys.stdout.write("\n")
         sys.stderr.write("troupe: setup was stopped; nothing was written\n")
-        raise typer.Exit(_STOPPED_EXIT_CODE) from None
+        raise typer.Exit(_INTERRUPTED_EXIT_CODE) from None
 
 
 def _choose_model(
-    flag_choice: ModelChoice | None, pull: str | None, settings: Settings, *, check: bool, yes: bool
+    cli_choice: ModelChoice | None, pull: str | None, settings: Settings, *, check: bool, yes: bool
 ) -> ModelChoice | None:
     if pull is not None:
-        return _download_model(flag_choice or ModelChoice(), pull, settings)
-    if flag_choice is not None:
-        return _check_model(flag_choice, settings, may_ask=check)
+        return _download_model(cli_choice or ModelChoice(), pull, settings)
+    if cli_choice is not None:
+        return _check_model(cli_choice, settings, may_ask=check)
     return None if yes else _ask_for_model(settings)
 
 
@@ -134,8 +134,10 @@ def _write_env_file(changes: Mapping[str, str | None], env_file: Path, *, yes: b
     if not variables:
         print_line("Nothing was chosen, so nothing was written. To chat here, run `troupe chat`.")
         return
-    name_texts = (name if value is not None else f"no {name}" for name, value in variables.items())
-    print_line(f"Changes to {env_file}: {', '.join(name_texts)}")
+    change_texts = (
+        name if value is not None else f"no {name}" for name, value in variables.items()
+    )
+    print_line(f"Changes to {env_file}: {', '.join(change_texts)}")
     if not yes and not confirm("Write the file?", default=True):
         print_line("Nothing was written.")
         return
@@ -210,7 +212,7 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
         "the small model that comes with Troupe (94 MB; English only, often wrong)": ModelChoice,
         **{
             f"{SERVICE_TITLES[name]} on this machine: {', '.join(models[:3])}": partial(
-                _ask_model_name, ModelChoice(name), models
+                _ask_for_model_name, ModelChoice(name), models
             )
             for name, models in asyncio.run(find_local_services()).items()
         },
@@ -225,11 +227,11 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
         return partial(_ask_about_service, service) if service else None
 
     while True:
-        choose = _choose_option("Which one? (Enter: keep the current settings)", options, find_step)
-        if choose is None:
+        step = _choose_option("Which one? (Enter: keep the current settings)", options, find_step)
+        if step is None:
             return None
         try:
-            choice = choose()
+            choice = step()
             if choice is not None:
                 return _check_model(choice, settings)
         except TroupeError as error:
@@ -260,8 +262,8 @@ def _ask_about_service(service: str) -> ModelChoice | None:
         address = address if "://" in address else f"https://{address}"
         _, _, deployment = read_azure_address(address, None)
         choice = replace(choice, base_url=address, model=deployment)
-        return choice if choice.model else _ask_model_name(choice, ())
-    return _ask_model_name(choice, asyncio.run(list_models(choice)))
+        return choice if choice.model else _ask_for_model_name(choice, ())
+    return _ask_for_model_name(choice, asyncio.run(list_models(choice)))
 
 
 def _ask_for_address() -> ModelChoice | None:
@@ -274,13 +276,13 @@ def _ask_for_address() -> ModelChoice | None:
     choice = ModelChoice(base_url=address, api_key=key or None)
     models = asyncio.run(list_models(choice))
     if not models:  # most people omit the path
-        choice_with_path = replace(choice, base_url=f"{address.rstrip('/')}/v1")
-        if models := asyncio.run(list_models(choice_with_path)):
-            choice = choice_with_path
-    return _ask_model_name(choice, models)
+        choice_with_api_path = replace(choice, base_url=f"{address.rstrip('/')}/v1")
+        if models := asyncio.run(list_models(choice_with_api_path)):
+            choice = choice_with_api_path
+    return _ask_for_model_name(choice, models)
 
 
-def _ask_model_name(choice: ModelChoice, models: Sequence[str]) -> ModelChoice | None:
+def _ask_for_model_name(choice: ModelChoice, models: Sequence[str]) -> ModelChoice | None:
     if models:
         print_line("  Its models:")
     if len(models) > _MAX_LISTED_MODELS:
@@ -307,10 +309,10 @@ def _ask_for_download(settings: Settings) -> ModelChoice | None:
     return _download_model(ModelChoice(), source, settings) if source else None
 
 
-def _download_model(choice: ModelChoice, pull: str, settings: Settings) -> ModelChoice:
-    source = hub.parse_model_source(pull)
+def _download_model(choice: ModelChoice, source_text: str, settings: Settings) -> ModelChoice:
+    source = hub.parse_model_source(source_text)
     if source is None:
-        raise UserError(f"{pull!r} is not of the form OWNER/NAME:FILE")
+        raise UserError(f"{source_text!r} is not of the form OWNER/NAME:FILE")
     path = asyncio.run(hub.pull_model(source, settings.data_dir, print_progress))
     _print_memory_needs(path, settings)
     return replace(choice, model=path.stem)
@@ -420,13 +422,13 @@ async def _find_admin(bot: BotStep, settings: Settings) -> str:
     return admin_id
 
 
-async def _wait_unless_skipped(code_wait: Coroutine[Any, Any, str]) -> str:
+async def _wait_unless_skipped(wait_for_code: Coroutine[Any, Any, str]) -> str:
     """Return the code sender's id; raises `UserError` after a few minutes, or on Enter."""
-    loop, code_task = asyncio.get_running_loop(), asyncio.create_task(code_wait)
-    skip_lines: list[str] = []
+    loop, code_task = asyncio.get_running_loop(), asyncio.create_task(wait_for_code)
+    typed_lines: list[str] = []
 
     def skip() -> None:
-        skip_lines.append(sys.stdin.readline())
+        typed_lines.append(sys.stdin.readline())
         code_task.cancel()
 
     if _can_skip():
@@ -435,7 +437,7 @@ async def _wait_unless_skipped(code_wait: Coroutine[Any, Any, str]) -> str:
         async with asyncio.timeout(CODE_SECONDS):
             return await code_task
     except asyncio.CancelledError:
-        if not skip_lines:
+        if not typed_lines:
             raise
         raise UserError("skipped; you can list admins in TROUPE_ADMINS") from None
     except TimeoutError:

@@ -16,7 +16,7 @@ from bot.chat.operation import EVERYWHERE, BackgroundWork, DeadLetter, Node, Rol
 from bot.chat.outgoing import Attachment
 from bot.chat.usage import UsageRow, format_usage_csv
 from bot.cli.text_io import print_exactly, print_line, print_progress, write_private_text
-from bot.cli.typer_apps import command_app
+from bot.cli.typer_apps import create_command_app
 from bot.commands.personas import UserPersonas
 from bot.commands.privacy import export_messages
 from bot.errors import SettingsError, UserError
@@ -60,8 +60,8 @@ _DeadLetterName = Annotated[
     typer.Argument(help="The name that `troupe dead-letters list` shows, such as in-12 or out-7."),
 ]
 
-app = command_app()
-dead_letters_app = command_app("Show, retry, or drop messages that could not be handled.")
+app = create_command_app()
+dead_letters_app = create_command_app("Show, retry, or drop messages that could not be handled.")
 app.add_typer(dead_letters_app, name="dead-letters")
 
 
@@ -115,16 +115,16 @@ async def log_change(
     await audit_log.record(COMMAND_LINE_ACTOR, action, subject, before, after)
 
 
-async def signal_all(topic: str, keys: Sequence[str]) -> None:
-    """Notify all processes through Redis; without it, they read changes from the database."""
+async def signal_all_processes(topic: str, keys: Sequence[str]) -> None:
+    """Notify all processes of a change; without Redis, they find it in the database."""
     url = read_settings().redis_url
     if url is not None:
         signals = import_extra("bot.storage.redis_signals", "TROUPE_REDIS_URL")
         await signals.publish_signal(url.get_secret_value(), topic, keys)
 
 
-def print_converted(table: str, row_count: int) -> None:
-    print_progress(f"{table}: {row_count} rows")
+def print_row_count(table_name: str, row_count: int) -> None:
+    print_progress(f"{table_name}: {row_count} rows")
 
 
 def format_age(seconds: float | None) -> str:
@@ -177,11 +177,11 @@ def show_jobs() -> None:
     kind of work: how many items are waiting, and how old the oldest is.
     """
 
-    async def read_all(database: Database) -> tuple[Sequence[RoleHolder], Sequence[BackgroundWork]]:
+    async def get_jobs(database: Database) -> tuple[Sequence[RoleHolder], Sequence[BackgroundWork]]:
         nodes = NodeRegistry(database, SystemClock())
         return await nodes.list_exclusive_roles(), await nodes.list_background_work()
 
-    role_holders, background_work = use_installation(read_all)
+    role_holders, background_work = use_installation(get_jobs)
     if role_holders:
         _print_table(("job", "process", "for", "lease"), list(map(_to_job_row, role_holders)))
     else:
@@ -200,17 +200,18 @@ def _to_job_row(job: RoleHolder) -> Sequence[str]:
 @dead_letters_app.command("list")
 def list_dead_letters() -> None:
     """List the dead letters, without their texts."""
-    letters = use_installation(lambda database: DeadLetters(database, SystemClock()).all())
-    if not letters:
+    dead_letters = use_installation(lambda database: DeadLetters(database, SystemClock()).all())
+    if not dead_letters:
         print_line("there are no dead letters")
         return
-    _print_table(("name", "where", "what", "when (UTC)", "why"), list(map(_to_letter_row, letters)))
+    rows = list(map(_to_dead_letter_row, dead_letters))
+    _print_table(("name", "where", "what", "when (UTC)", "why"), rows)
 
 
-def _to_letter_row(dead_letter: DeadLetter) -> Sequence[str]:
+def _to_dead_letter_row(dead_letter: DeadLetter) -> Sequence[str]:
     at = dead_letter.at
-    moment = "-" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
-    return (dead_letter.name, dead_letter.place, dead_letter.kind, moment, dead_letter.reason)
+    time_text = "-" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
+    return (dead_letter.name, dead_letter.place, dead_letter.kind, time_text, dead_letter.reason)
 
 
 @dead_letters_app.command("show")
@@ -234,7 +235,7 @@ def retry_dead_letter(name: _DeadLetterName) -> None:
         if key is None:
             raise _no_dead_letter_error(name)
         await log_change(database, "retry dead letter", name, key)
-        await signal_all(CONVERSATIONS_TOPIC, [key])
+        await signal_all_processes(CONVERSATIONS_TOPIC, [key])
         return key
 
     print_line(f"{name} will be retried in the conversation {use_installation(retry)}")
@@ -300,7 +301,7 @@ def resume(platform: _PlatformOption = None, channel: _ChannelOption = None) -> 
 
 
 def parse_scope_options(platform: str | None, channel: str | None) -> str:
-    """Return the scope that the options set; raise `UserError` for two options or a bad value."""
+    """Return the scope that the options set; raise `UserError` if they conflict or are invalid."""
     if platform and channel:
         raise UserError("use either --platform or --channel")
     if channel:
@@ -315,9 +316,9 @@ def parse_scope_options(platform: str | None, channel: str | None) -> str:
 
 def validate_key(key: str, option: str, example: str) -> str:
     """Return an option's value; raise `UserError` if it is not an id on a known platform."""
-    platform, _, platform_id = key.partition(":")
+    platform, _, native_id = key.partition(":")
     _require_known_platform(platform)
-    if not platform_id:
+    if not native_id:
         raise UserError(f"{option} must be a platform and an id, such as {example}")
     return key
 
@@ -348,11 +349,12 @@ def usage(
     sys.stdout.write(format_usage_csv(rows))
 
 
-async def read_usage(settings: Settings, first: date, last: date) -> Sequence[UsageRow]:
-    """Return the usage from day `first` to day `last`, inclusive."""
+async def read_usage(settings: Settings, first_day: date, last_day: date) -> Sequence[UsageRow]:
+    """Return the usage from `first_day` to `last_day`, inclusive."""
     if not database_exists(settings.sqlalchemy_url):
         return ()
-    begin, end = (datetime.combine(day, time.min, UTC) for day in (first, last + timedelta(days=1)))
+    end_day = last_day + timedelta(days=1)
+    begin, end = (datetime.combine(day, time.min, UTC) for day in (first_day, end_day))
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
         return await UsageTotals(database).usage_by_day(begin, end)
 
@@ -394,8 +396,8 @@ def export(
             await log_change(database, "export person", person)
         return result
 
-    file, message_count, other_count = use_installation(read_messages)
-    if not (message_count or other_count):
+    file, message_count, other_item_count = use_installation(read_messages)
+    if not (message_count or other_item_count):
         raise UserError(f"nothing is stored about {person}")
     if to is None:
         print_exactly(file.text)
@@ -431,7 +433,7 @@ def forget(
         validate_key(user, "--user", _PERSON_EXAMPLE)
     elif server:
         validate_key(server, "--server", "discord:guild:81384788765712384")
-    place = server or parse_scope_options(None, channel)
+    scope = server or parse_scope_options(None, channel)
 
     async def request_deletions(database: Database) -> Sequence[str]:
         clock = SystemClock()
@@ -447,34 +449,34 @@ def forget(
             find_conversations = (
                 list_channel_conversations if channel else list_server_conversations
             )
-            conversation_keys = await find_conversations(database, place)
+            conversation_keys = await find_conversations(database, scope)
             # A private chat on Telegram has the person's id; `--user` deletes their characters.
-            if not place.partition(":")[2].isdecimal():
-                changed_scopes = await personal_data.forget_characters(place)
+            if not scope.partition(":")[2].isdecimal():
+                changed_scopes = await personal_data.forget_characters(scope)
         request_name, at = f"operator:{secrets.token_hex(6)}", clock.utc_now()
         requests = create_forget_requests(conversation_keys, request_name, user, at, changed_scopes)
         await SqlInbox(database, clock).receive(requests, {})
         await log_change(database, "forget", subject)
-        await signal_all(CHAT_SETTINGS_TOPIC, changed_scopes)
-        await signal_all(CONVERSATIONS_TOPIC, conversation_keys)
+        await signal_all_processes(CHAT_SETTINGS_TOPIC, changed_scopes)
+        await signal_all_processes(CONVERSATIONS_TOPIC, conversation_keys)
         return conversation_keys
 
     conversation_keys = use_installation(request_deletions)
     print_line(f"conversations in which {subject} will be forgotten: {len(conversation_keys)}")
 
 
-def _import_fernets() -> Any:
+def _import_encryption() -> Any:
     return import_extra("bot.storage.fernets", "encryption")
 
 
-keys_app = command_app("Store providers' keys in the database, encrypted.")
+keys_app = create_command_app("Store providers' keys in the database, encrypted.")
 app.add_typer(keys_app, name="keys")
 
 
 @keys_app.command("new")
 def print_new_key() -> None:
     """Print a new key for TROUPE_ENCRYPTION_KEYS; keep it outside the database."""
-    print_line(_import_fernets().generate_encryption_key())
+    print_line(_import_encryption().generate_encryption_key())
 
 
 @keys_app.command("add")
@@ -482,7 +484,7 @@ def add_key(
     provider: Annotated[str, typer.Argument(help="The id of the provider, such as openai.")],
 ) -> None:
     """Store a provider's key, encrypted; type it at a prompt or pass it on standard input."""
-    cipher = _import_fernets().KeyCipher(read_settings().all_encryption_keys)
+    cipher = _import_encryption().KeyCipher(read_settings().all_encryption_keys)
     key = typer.prompt("Key", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not key.strip():
         raise UserError("there is no key on standard input")
@@ -502,7 +504,7 @@ def add_key(
 @keys_app.command("list")
 def list_keys() -> None:
     """List the stored keys: number, provider, date, and the last four characters."""
-    cipher = _import_fernets().KeyCipher(read_settings().all_encryption_keys)
+    cipher = _import_encryption().KeyCipher(read_settings().all_encryption_keys)
     keys = use_installation(
         lambda database: ProviderKeys(database, SystemClock()).list_all(), must_exist=False
     )
@@ -519,12 +521,12 @@ def rotate() -> None:
     Put a new key in front of the old key in every process, rotate, then remove the old key. The
     service may keep running. An interrupted run resumes.
     """
-    cipher = _import_fernets().KeyCipher(read_settings().all_encryption_keys)
+    cipher = _import_encryption().KeyCipher(read_settings().all_encryption_keys)
 
     async def rotate_all(database: Database) -> tuple[int, int]:
-        key_total = await ProviderKeys(database, SystemClock()).reencrypt_keys(cipher.rotate)
+        key_count = await ProviderKeys(database, SystemClock()).reencrypt_keys(cipher.rotate)
         await log_change(database, "rotate encryption key", "all")
-        return key_total, await rewrite_texts(database, print_converted)
+        return key_count, await rewrite_texts(database, print_row_count)
 
     key_count, row_count = use_installation(rotate_all, must_exist=False)
     print_line(

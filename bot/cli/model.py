@@ -14,11 +14,11 @@ from bot.backends.model_files import hub
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.gguf import PROJECTOR_ONLY_MESSAGE, ModelMetadata, read_metadata
 from bot.cli.text_io import print_line, print_progress, read_bytes
-from bot.cli.typer_apps import command_app
+from bot.cli.typer_apps import create_command_app
 from bot.importers.file_kinds import MAX_BYTES_READ, FileKind, check_file_kind
 from bot.settings import read_settings
 
-app = command_app("Download, list, and describe local models.")
+app = create_command_app("Download, list, and describe local models.")
 
 
 @app.command("pull")
@@ -46,7 +46,7 @@ def pull_model(
             check_file_kind(read_bytes(Path(source), MAX_BYTES_READ), Path(source), {FileKind.GGUF})
         model = model_store.import_model(Path(source), folder, sha256)
     print_line(f"the model is in {model}")
-    _print_facts(model)
+    _print_model_details(model)
 
 
 @app.command("list")
@@ -63,13 +63,13 @@ def show_model(
     """Describe a model, and show whether it fits into this machine's memory."""
     settings = read_settings()
     file = Path(name)
-    is_file = file.suffix.lower() == ".gguf" and file.is_file()
-    _print_facts(
-        file if is_file else model_store.find_model(name, _read_local_settings(), settings.data_dir)
+    is_gguf = file.suffix.lower() == ".gguf" and file.is_file()
+    _print_model_details(
+        file if is_gguf else model_store.find_model(name, _read_local_settings(), settings.data_dir)
     )
 
 
-def _print_facts(model: Path) -> None:
+def _print_model_details(model: Path) -> None:
     metadata = read_metadata(model)
     lines = {
         "name": metadata.name or model.stem,
@@ -90,21 +90,21 @@ def _print_facts(model: Path) -> None:
 
 
 def _describe_memory(metadata: ModelMetadata, settings: LlamaCppSettings) -> Iterator[str]:
-    needed_bytes, free = metadata.estimate_memory_bytes(settings), free_bytes()
+    needed_bytes, free_memory = metadata.estimate_memory_bytes(settings), free_bytes()
     noun = "conversation" if settings.parallel == 1 else "conversations"
     yield (
         f"about {_format_size(needed_bytes)} with {settings.parallel} {noun} of "
         f"{settings.context_tokens} tokens"
     )
-    if free is None:
+    if free_memory is None:
         yield "this machine's free memory is unknown"
-    elif needed_bytes > free:
+    elif needed_bytes > free_memory:
         yield (
-            f"this machine has only {_format_size(free)} free: choose a smaller model, or lower "
-            "TROUPE_PROVIDERS__LOCAL__CONTEXT_TOKENS or TROUPE_PROVIDERS__LOCAL__PARALLEL"
+            f"this machine has only {_format_size(free_memory)} free: choose a smaller model, or "
+            "lower TROUPE_PROVIDERS__LOCAL__CONTEXT_TOKENS or TROUPE_PROVIDERS__LOCAL__PARALLEL"
         )
     else:
-        yield f"this machine has {_format_size(free)} free"
+        yield f"this machine has {_format_size(free_memory)} free"
     if 0 < metadata.context_tokens < settings.context_tokens:
         name = "TROUPE_PROVIDERS__LOCAL__CONTEXT_TOKENS"
         yield f"{name} is above the model's limit of {metadata.context_tokens} tokens"

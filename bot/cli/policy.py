@@ -6,7 +6,7 @@ import typer
 
 from bot.cli.installation import require_database
 from bot.cli.text_io import print_line
-from bot.cli.typer_apps import command_app
+from bot.cli.typer_apps import create_command_app
 from bot.errors import StoreError
 from bot.importers.character_files import read_character_folder
 from bot.runtime.shipped_files import presets_folder
@@ -17,7 +17,7 @@ from bot.settings import read_settings
 from bot.storage.data_kinds import KEPT_IDS
 from bot.telemetry.logs import log_only_warnings
 
-app = command_app()
+app = create_command_app()
 
 
 @app.command()

@@ -20,7 +20,7 @@ from bot.cli.text_io import (
     read_text,
     write_text,
 )
-from bot.cli.typer_apps import command_app
+from bot.cli.typer_apps import create_command_app
 from bot.errors import PresetError, TemplateError, UserError
 from bot.importers.card import (
     MAX_FILE_BYTES,
@@ -67,10 +67,10 @@ from bot.texts.text import escape_to_one_line
 
 _NO_VERSION_TEXT = "no version yet: the service has not started with this preset"
 
-app = command_app()
-preset_app = command_app("List, show, check, import, and export presets.")
+app = create_command_app()
+preset_app = create_command_app("List, show, check, import, and export presets.")
 app.add_typer(preset_app, name="preset")
-character_app = command_app("Import, list, and export character cards.")
+character_app = create_command_app("Import, list, and export character cards.")
 app.add_typer(character_app, name="character")
 
 
@@ -234,14 +234,14 @@ def _add_to_preset(file: Path, preset: Preset, folder: Path) -> None:
 def export_preset_file(
     name: str,
     file: Annotated[Path, typer.Argument(help="The file to write.")],
-    form: Annotated[
+    file_format: Annotated[
         PresetFormat,
         typer.Option("--as", help="The format: RodelAgent's JSON or ollama's Modelfile."),
     ] = PresetFormat.JSON,
 ) -> None:
     """Write a preset as JSON or as a Modelfile."""
     preset = read_presets(presets_folder(read_settings().presets_dir)).find(name)
-    write_text(file, _WRITERS[form](preset))
+    write_text(file, _WRITERS[file_format](preset))
     print_line(f"the preset {preset.name} was written to {file}")
 
 
@@ -301,7 +301,7 @@ def list_characters() -> None:
 def export_card(
     name: str,
     file: Annotated[Path, typer.Argument(help="The file to write.")],
-    form: Annotated[
+    container: Annotated[
         CardContainer | None,
         typer.Option("--as", help="The kind of card; by default, the file name decides."),
     ] = None,
@@ -309,13 +309,13 @@ def export_card(
     """Write a preset as a card, including all fields of its original card."""
     folder = presets_folder(read_settings().presets_dir)
     preset = read_presets(folder).find(name)
-    if form is None:
+    if container is None:
         suffix = file.suffix.lower().removeprefix(".")
         if suffix not in {one.value for one in CardContainer}:
             raise UserError(f"{file} does not end in a card format; use --as json, png, or charx")
-        form = CardContainer(suffix)
+        container = CardContainer(suffix)
     try:
-        file.write_bytes(encode_card(load_card(preset, folder), form))
+        file.write_bytes(encode_card(load_card(preset, folder), container))
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
     print_line(f"the card of {preset.name} was written to {file}")
@@ -353,7 +353,7 @@ def _read_card_file(file: str, settings: Settings) -> bytes:
 
 def _describe_character(preset: Preset, card: Card) -> str:
     lorebook = preset.parsed_lorebook
-    facts = {
+    details = {
         "name": card.name,
         "plays as": preset.character_name,
         "card": f"{card.spec.value.upper()} {card.fields.text('character_version')}".rstrip(),
@@ -365,4 +365,4 @@ def _describe_character(preset: Preset, card: Card) -> str:
         "lorebook": f"{len(lorebook.entries)} entries" if lorebook else "",
         "notes": card.fields.text("creator_notes").strip(),
     }
-    return "\n".join(f"{key}: {value}" for key, value in facts.items() if value and value != "0")
+    return "\n".join(f"{key}: {value}" for key, value in details.items() if value and value != "0")

@@ -21,7 +21,7 @@ from bot.chat.prompt import Message, PromptToken, TemplateChoice, TemplateNames
 from bot.chat.receipt import Receipt
 from bot.chat.session import Session, Turn
 from bot.cli.text_io import print_exactly, print_progress, read_bytes, read_text
-from bot.cli.typer_apps import command_app
+from bot.cli.typer_apps import create_command_app
 from bot.console.differences import DifferingPiece, compare_texts
 from bot.console.prompt_view import join_messages
 from bot.errors import RequestRefused, SettingsError, TemplateError, UserError
@@ -62,7 +62,7 @@ class PromptView(StrEnum):
     TOKENS = "tokens"
 
 
-app = command_app()
+app = create_command_app()
 
 
 @app.command()
@@ -168,11 +168,12 @@ async def render_template(name_or_file: str, messages: Sequence[Message], view: 
 
 
 def format_messages(messages: Sequence[Message]) -> str:
-    full_dicts = [msgspec.to_builtins(each) for each in messages]
-    plain_dicts = [
-        {key: each[key] for key in ("role", "content", "parts") if each[key]} for each in full_dicts
+    message_dicts = [msgspec.to_builtins(each) for each in messages]
+    short_dicts = [
+        {key: each[key] for key in ("role", "content", "parts") if each[key]}
+        for each in message_dicts
     ]
-    return json.dumps(plain_dicts, ensure_ascii=False, indent=2) + "\n"
+    return json.dumps(short_dicts, ensure_ascii=False, indent=2) + "\n"
 
 
 def format_tokens(tokens: Sequence[PromptToken]) -> str:
@@ -182,9 +183,9 @@ def format_tokens(tokens: Sequence[PromptToken]) -> str:
         token_origin = "control" if token.control else "" if token.trusted else "message"
         line = f"{token.id:>7}  {token_origin:<7}  {token.text!r}"
         lines.append(typer.style(line, fg="magenta", bold=True) if token.control else line)
-    control_count = sum(token.control for token in tokens)
-    message_count = sum(not token.trusted for token in tokens)
-    lines.append(f"{len(tokens)} tokens: {control_count} control, {message_count} from messages")
+    control_tokens = sum(token.control for token in tokens)
+    message_tokens = sum(not token.trusted for token in tokens)
+    lines.append(f"{len(tokens)} tokens: {control_tokens} control, {message_tokens} from messages")
     return "\n".join(lines) + "\n"
 
 
@@ -204,24 +205,24 @@ def _format_rendering(rendered: RenderedPrompt, view: PromptView) -> str:
 
 
 def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
-    *earlier_messages, newest = messages
-    if newest.role != "user":
+    *earlier_messages, last_message = messages
+    if last_message.role != "user":
         raise UserError("the last message must be the user's, because the preset answers it")
     turns = tuple(
         Turn(each.role, each.content, _author(each) if each.role == "user" else None, _FIXED_TIME)
         for each in earlier_messages
     )
-    incoming = IncomingMessage(
+    incoming_message = IncomingMessage(
         address=_RENDER_ADDRESS,
         external_key="1",
         message_id=None,
-        author=_author(newest),
-        text=newest.content,
+        author=_author(last_message),
+        text=last_message.content,
         at=_FIXED_TIME,
         wake=WakeReason.DM,
         scopes=(_RENDER_ADDRESS.lane,),
     )
-    return compose(preset, Session(1, turns), incoming)
+    return compose(preset, Session(1, turns), incoming_message)
 
 
 def _author(message: Message) -> Person:
@@ -317,9 +318,9 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
     receipt = answer.receipt
     if not draft and receipt.provider not in settings.providers:
         raise SettingsError(f"the provider {receipt.provider!r} is no longer set up")
-    async with open_replay(settings, print_progress) as replay_prompt:
+    async with open_replay(settings, print_progress) as prompt_replay:
         try:
-            new_answer = await replay_prompt.replay(answer, "", draft)
+            new_answer = await prompt_replay.replay(answer, "", draft)
         except RequestRefused as error:
             raise UserError(error.text) from error
     mask = SecretMasker(collect_secrets(settings)).mask

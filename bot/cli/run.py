@@ -11,7 +11,7 @@ import typer
 
 from bot.cli.init import confirm, init
 from bot.cli.text_io import print_line, print_progress
-from bot.cli.typer_apps import command_app
+from bot.cli.typer_apps import create_command_app
 from bot.errors import SettingsError
 from bot.platforms.registry import companion_platforms, terminal_platforms
 from bot.platforms.spec import PlatformSpec
@@ -36,17 +36,17 @@ _GC_THRESHOLDS = (2_000, 500, 2)
 """The garbage collector's thresholds for its three generations of objects.
 
 Reference counts free nearly all garbage. With 2,000 chats, messages in progress have 100,000
-objects. Checking all of these takes a tenth of a second, and checking only the newest 20 ms.
+objects. Checking all of these takes a tenth of a second; checking only the newest takes 20 ms.
 """
 
 _FRAME_SLOTS = 40_000
-"""The frame size of `call_in_large_chunk`, in slots of 8 bytes. For it, CPython maps a chunk of
+"""The frame size of `call_in_stack_chunk`, in slots of 8 bytes. For it, CPython maps a chunk of
 512 KB, of which over a third remains for calls from that frame. Untouched pages use no memory."""
 
 T = TypeVar("T")
 _DEFAULT_OPTIONS = RunOptions()
 
-app = command_app()
+app = create_command_app()
 
 
 @app.command()
@@ -148,7 +148,7 @@ def serve(
     )
     stop_tracing = None if settings.traces_url is None else start_tracing(settings.traces_url)
     try:
-        call_in_large_chunk(lambda: run_async(_serve(settings, platforms, options)))
+        call_in_stack_chunk(lambda: run_async(_serve(settings, platforms, options)))
     finally:
         if stop_tracing is not None:
             stop_tracing()
@@ -171,7 +171,7 @@ async def _serve(
         await service.serve()
 
 
-def call_in_large_chunk(function: Callable[[], T]) -> T:
+def call_in_stack_chunk(function: Callable[[], T]) -> T:
     """Call a function in a stack chunk that is large enough for the frames of all its calls.
 
     CPython keeps a thread's frames in chunks of 16 KB. It maps a new chunk when a call's frame does
@@ -181,4 +181,4 @@ def call_in_large_chunk(function: Callable[[], T]) -> T:
     return function()
 
 
-call_in_large_chunk.__code__ = call_in_large_chunk.__code__.replace(co_stacksize=_FRAME_SLOTS)
+call_in_stack_chunk.__code__ = call_in_stack_chunk.__code__.replace(co_stacksize=_FRAME_SLOTS)

@@ -3,7 +3,7 @@
 import typer
 
 
-def command_app(group_help: str | None = None) -> typer.Typer:
+def create_command_app(group_help: str | None = None) -> typer.Typer:
     """Create an app: a single command or, with `group_help`, a group of commands.
 
     Help is plain text, because importing rich takes longer than most commands.

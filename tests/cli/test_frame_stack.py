@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from bot.cli.run import call_in_large_chunk
+from bot.cli.run import call_in_stack_chunk
 
 CALLS = 200
 DEPTHS = range(150)
@@ -33,12 +33,12 @@ def measure_calls(depth: int) -> float:
 
 
 def test_calls_take_about_the_same_time_at_every_stack_depth() -> None:
-    seconds = call_in_large_chunk(lambda: [measure_calls(depth) for depth in DEPTHS])
+    seconds = call_in_stack_chunk(lambda: [measure_calls(depth) for depth in DEPTHS])
 
     assert max(seconds) < min(seconds) * 20  # 500 where each call maps a chunk
 
 
 def test_call_in_a_large_stack_chunk_returns_the_result_and_raises_errors() -> None:
-    assert call_in_large_chunk(lambda: 7) == 7
+    assert call_in_stack_chunk(lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
-        call_in_large_chunk(lambda: 1 // 0)
+        call_in_stack_chunk(lambda: 1 // 0)
