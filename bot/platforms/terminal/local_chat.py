@@ -39,23 +39,23 @@ class LocalChat:
     def __init__(
         self, chat: str = "", locale: str | None = None, *, is_new_chat: bool = False
     ) -> None:
-        self.run = uuid.uuid4().hex
+        self.run_id = uuid.uuid4().hex
         """A random id, which distinguishes message ids from those of earlier runs."""
         if is_new_chat:
-            chat = f"{chat or 'pipe'}-{self.run[:12]}"
+            chat = f"{chat or 'pipe'}-{self.run_id[:12]}"
         self.address = Address("terminal", chat or "local")
         self.person = to_person(login_name())
         self.language = supported_language(locale)
         self._locale = locale
         # The settings of a named chat apply only to this run.
-        self._scope = f"{self.address.lane}:{self.run}" if chat else self.address.lane
+        self._scope = f"{self.address.lane}:{self.run_id}" if chat else self.address.lane
         self._line_count = 0
 
     def to_incoming_message(self, line: str) -> IncomingMessage:
         self._line_count += 1
         return IncomingMessage(
             address=self.address,
-            external_key=f"{self.run}:{self._line_count}",
+            external_key=f"{self.run_id}:{self._line_count}",
             message_id=None,
             author=self.person,
             text=line,
@@ -71,7 +71,7 @@ class LocalChat:
     def to_chat_join(self) -> ChatJoin:
         return ChatJoin(
             address=self.address,
-            external_key=f"{self.run}:0",
+            external_key=f"{self.run_id}:0",
             author=self.person,
             at=datetime.now(UTC),
             scopes=(self._scope,),
@@ -98,7 +98,7 @@ def to_person(name: str) -> Person:
 
 class PrintingSurface(Surface):
     def __init__(self, run_id: str, language: str = "en") -> None:
-        self._run = run_id
+        self._run_id = run_id
         self._language = language
         self._ids_by_nonce = BoundedDict[str, str](_MAX_KEPT_MESSAGES)
         self._texts = BoundedDict[str, str](_MAX_KEPT_MESSAGES)
@@ -114,7 +114,7 @@ class PrintingSurface(Surface):
         if message.nonce in self._ids_by_nonce:
             return self._ids_by_nonce[message.nonce]
         self._sent_count += 1
-        message_id = f"{self._run}:{self._sent_count}"
+        message_id = f"{self._run_id}:{self._sent_count}"
         self._show(message_id, message.content.text)
         if message.file is not None:
             self.print_plain(_render_file(message.file, self._language))

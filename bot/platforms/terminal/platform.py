@@ -57,7 +57,7 @@ class TerminalPlatform(LocalPlatform):
             input_fd = sys.stdin.fileno()
         self._input_fd = input_fd
         self._chat = chat or LocalChat()
-        self.surface = TerminalSurface(output or sys.stdout, self._chat.run, self._chat.language)
+        self.surface = TerminalSurface(output or sys.stdout, self._chat.run_id, self._chat.language)
 
     @override
     async def run(self, intake: Intake) -> None:

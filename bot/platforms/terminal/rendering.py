@@ -104,6 +104,6 @@ class TextRenderer:
 
     def _render(self, content: RenderableType) -> str:
         self._console.width = max(self._get_columns() - 1, 10)  # some terminals wrap a full line
-        with self._console.capture() as captured:
+        with self._console.capture() as capture:
             self._console.print(content, crop=False, markup=False)
-        return _TRAILING_SPACES.sub(r"\1", captured.get()).removesuffix("\n")
+        return _TRAILING_SPACES.sub(r"\1", capture.get()).removesuffix("\n")

@@ -58,26 +58,30 @@ class CommandCompleter(Completer):
     ) -> Iterable[Completion]:
         text = document.text_before_cursor
         if text.startswith("/") and "\n" not in text:
-            yield from self._suggest_completions(self._commands, text[1:], mark="/")
+            yield from self._suggest_completions(self._commands, text[1:], prefix="/")
 
     def _suggest_completions(
-        self, specs: Sequence[CommandSpec], text: str, mark: str = ""
+        self, specs: Sequence[CommandSpec], text: str, prefix: str = ""
     ) -> Iterator[Completion]:
-        name, separator, typed = text.partition(" ")
+        name, separator, argument = text.partition(" ")
         if not separator:
             for spec in specs:
                 if spec.name.startswith(name.lower()):
-                    label = f"{mark}{spec.name}"
+                    label = f"{prefix}{spec.name}"
                     summary = translate(to_translatable(spec.summary), self._language)
                     yield Completion(spec.name, -len(name), label, summary)
             return
         for spec in specs:
             if spec.name == name.lower():
-                yield from self._suggest_completions(spec.actions, typed)
+                yield from self._suggest_completions(spec.actions, argument)
                 for option in spec.options:
-                    values = self._suggest_presets(typed) if option.can_suggest else option.choices
-                    matches = [one for one in values if option.can_suggest or one.startswith(typed)]
-                    yield from (Completion(one, -len(typed)) for one in matches)
+                    values = (
+                        self._suggest_presets(argument) if option.can_suggest else option.choices
+                    )
+                    matches = [
+                        one for one in values if option.can_suggest or one.startswith(argument)
+                    ]
+                    yield from (Completion(one, -len(argument)) for one in matches)
 
 
 class ChatScreen:
@@ -237,5 +241,5 @@ def _open_output() -> Output:
 
 
 def _crop_line(text: str, columns: int) -> str:
-    first_line, *cropped_parts = chop_cells(" ".join(text.split()), columns // 2)
-    return f"{first_line} …" if cropped_parts else first_line
+    first_line, *other_lines = chop_cells(" ".join(text.split()), columns // 2)
+    return f"{first_line} …" if other_lines else first_line

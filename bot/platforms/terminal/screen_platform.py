@@ -61,7 +61,7 @@ class ScreenPlatform(LocalPlatform):
             output=output,
         )
         self._screen.name = self._chat.person.name
-        self.surface = ScreenSurface(self._screen, self._chat.run, language)
+        self.surface = ScreenSurface(self._screen, self._chat.run_id, language)
 
     @override
     async def run(self, intake: Intake) -> None:
@@ -158,7 +158,7 @@ class ScreenSurface(PrintingSurface):
         super().__init__(run_id, language)
         self._screen = screen
         self._renderer = TextRenderer(lambda: screen.columns)
-        self._growing_id: str | None = None  # id of the newest message until it is printed
+        self._growing_message_id: str | None = None  # id of the newest message until it is printed
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -167,23 +167,23 @@ class ScreenSurface(PrintingSurface):
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         """Remove the growing message; printed messages stay."""
-        if message_id == self._growing_id:
-            self._growing_id = None
+        if message_id == self._growing_message_id:
+            self._growing_message_id = None
             self._screen.show_growing_answer(())
 
     def end_message(self) -> None:
         """Print the growing message, if there is one, because it is complete."""
-        if self._growing_id is None:
+        if self._growing_message_id is None:
             return
-        text, self._growing_id = self._texts[self._growing_id], None
+        text, self._growing_message_id = self._texts[self._growing_message_id], None
         self._screen.show_growing_answer(())
         self._print(self._renderer.render_answer(strip_control_characters(text)) + "\n")
 
     @override
     def _show(self, message_id: str, text: str) -> None:
-        if message_id != self._growing_id:
+        if message_id != self._growing_message_id:
             self.end_message()
-        self._growing_id, self._texts[message_id] = message_id, text
+        self._growing_message_id, self._texts[message_id] = message_id, text
         screen_text = strip_control_characters(text)
         if len(screen_text) > _MAX_RENDERED_CHARS:
             screen_text = self._renderer.render_plain(screen_text[-_MAX_RENDERED_CHARS:])
