@@ -40,7 +40,7 @@ _BackPath = Annotated[str, Field(max_length=2000)]
 _TokenText = Annotated[str, Field(max_length=500)]
 
 
-def _keep_local_path(path: str) -> str:
+def _discard_external_path(path: str) -> str:
     """Return the path if it is on this site, or else an empty string."""
     return path if _LOCAL_PATH_PATTERN.fullmatch(path) else ""
 
@@ -81,7 +81,7 @@ class SessionPages(RouteGroup):
     ) -> web.Response:
         """Log in with a token or a login link, and redirect to `back`."""
         session = await self.logins.log_in(token.rpartition("#")[2].strip())
-        response = redirect(_keep_local_path(back) or self.home_path)
+        response = redirect(_discard_external_path(back) or self.home_path)
         self._set_cookie(response, self.session_cookie(request.http), session, int(SESSION_SECONDS))
         return response
 
@@ -106,7 +106,7 @@ class SessionPages(RouteGroup):
         back: _BackPath = "/",
     ) -> web.Response:
         """Store the language and theme in cookies; omitted values stay unchanged."""
-        response = redirect(_keep_local_path(back) or "/")
+        response = redirect(_discard_external_path(back) or "/")
         for name, value in ((LANGUAGE_COOKIE, language), (THEME_COOKIE, theme)):
             if value is not None:
                 self._set_cookie(response, name, value, _YEAR_SECONDS)
@@ -124,7 +124,7 @@ class PolicyPage(RouteGroup):
 
     @route("GET /policy", ApiScope.READ, template="policy.html")
     @route("GET /api/v1/policy", ApiScope.READ)
-    async def list_kinds(self) -> Mapping[str, Sequence[PolicySection]]:
+    async def list_data_kinds(self) -> Mapping[str, Sequence[PolicySection]]:
         """List the data stored about people, by kind."""
         return {"kinds": self.describe_policy()}
 
@@ -147,7 +147,7 @@ class AccessPage(RouteGroup):
         """Show the audit log, and the API tokens if the caller may list tokens."""
         may_list_tokens = ApiScope.OPERATE in request.caller.scopes
         tokens = await self.tokens.api_tokens() if may_list_tokens else None
-        entries = await self._newest_entries(request.caller, _MAX_AUDIT_ENTRIES)
+        entries = await self._read_newest_entries(request.caller, _MAX_AUDIT_ENTRIES)
         events = await self.events.list_recent()
         return {"tokens": tokens, "entries": entries, "events": events}
 
@@ -157,8 +157,8 @@ class AccessPage(RouteGroup):
         return {"tokens": await self.tokens.api_tokens()}
 
     @route("DELETE /api/v1/tokens/{name}", ApiScope.OPERATE)
-    @route("POST /access/revoke", ApiScope.OPERATE, then="/access")
-    async def revoke(
+    @route("POST /access/revoke", ApiScope.OPERATE, redirect="/access")
+    async def revoke_token(
         self,
         request: ConsoleRequest,
         name: Annotated[str, Field(max_length=500, pattern=r"^[^\x00]*$")],
@@ -174,9 +174,9 @@ class AccessPage(RouteGroup):
         self, request: ConsoleRequest, limit: Annotated[int, Field(ge=1, le=1000)] = 100
     ) -> Mapping[str, Sequence[AuditEntry]]:
         """List the newest entries of the audit log."""
-        return {"entries": await self._newest_entries(request.caller, limit)}
+        return {"entries": await self._read_newest_entries(request.caller, limit)}
 
-    async def _newest_entries(self, reader: Caller, limit: int) -> Sequence[AuditEntry]:
+    async def _read_newest_entries(self, reader: Caller, limit: int) -> Sequence[AuditEntry]:
         """Return the newest audit entries, with token names only if the reader may list tokens."""
         entries = await self.audit.newest(limit)
         if ApiScope.OPERATE in reader.scopes:

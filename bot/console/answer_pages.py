@@ -22,9 +22,9 @@ from bot.chat.session import PresetVersion
 from bot.chat.usage import MICROS_PER_DOLLAR, format_cost
 from bot.console.differences import compare_texts
 from bot.console.prompt_view import (
-    budget_segments,
     extract_question,
     join_messages,
+    make_budget_segments,
     split_description,
     split_into_sections,
     split_tokens,
@@ -35,7 +35,7 @@ from bot.console.routes import (
     Page,
     RouteGroup,
     Values,
-    file_response,
+    make_file_response,
     redirect,
     route,
 )
@@ -53,11 +53,11 @@ _ANSWERS_PER_PAGE = 50
 _EXCERPT_CHARS = 200
 _MAX_ERRORS = 200
 _MAX_EXPORTED_ANSWERS = 1_000
-_MAX_COUNTED_VALUES = 100
+_MAX_FILTER_VALUES = 100
 _COUNTS_CACHE_SECONDS = 30.0
 _COUNTED_PERIOD_SECONDS = 30 * 86_400.0
 _MAX_ANSWER_NUMBER = 2**62
-_MAX_MARKS = 5
+_MAX_AXIS_STEPS = 5
 _ANY_MODEL = "*"
 _NO_TOKENS_NOTICE = translatable(
     "Only the tokens of local models can be shown; this provider does not report its tokens."
@@ -99,10 +99,10 @@ class AnswerQuery(BaseModel):
         return value.replace("\0", "").strip()  # PostgreSQL cannot store NUL
 
     def to_search(self) -> AnswerSearch:
-        dollars = min(max(self.cost or 0.0, 0.0), 1e9)
+        min_dollars = min(max(self.cost or 0.0, 0.0), 1e9)
         return AnswerSearch(
             conversation=self.channel,
-            min_cost=None if self.cost == "" else round(dollars * MICROS_PER_DOLLAR),
+            min_cost=None if self.cost == "" else round(min_dollars * MICROS_PER_DOLLAR),
             min_seconds=None if self.seconds == "" else self.seconds,
             since=_to_timestamp(self.since),
             until=_to_timestamp(self.until),
@@ -268,7 +268,7 @@ class AnswerPages(RouteGroup):
         counted_at, counts = self._cached_counts
         if self.clock.monotonic() - counted_at > _COUNTS_CACHE_SECONDS:
             since = self.clock.now() - _COUNTED_PERIOD_SECONDS
-            counts = await self.answers.count_filter_values(since, _MAX_COUNTED_VALUES)
+            counts = await self.answers.count_filter_values(since, _MAX_FILTER_VALUES)
             self._cached_counts = (self.clock.monotonic(), counts)
         return counts
 
@@ -277,7 +277,7 @@ class AnswerPages(RouteGroup):
         """Download the matching answers with their prompts, one JSON object per line."""
         result = await self.answers.search(query.to_search(), _MAX_EXPORTED_ANSWERS)
         lines = [self._export_line(one) for one in result.answers]
-        return file_response("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
+        return make_file_response("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
 
     def _export_line(self, answer: StoredAnswer) -> str:
         masked_answer = mask_answer(answer, self.prompts.mask)
@@ -297,13 +297,13 @@ class AnswerPages(RouteGroup):
             raise RequestRefused(404, text)
         return answer
 
-    async def _find(self, number: int) -> StoredAnswer:
+    async def _find_answer(self, number: int) -> StoredAnswer:
         return mask_answer(await self._find_unmasked_answer(number), self.prompts.mask)
 
     @route("GET /api/v1/answers/{number}", ApiScope.READ)
     async def show(self, number: int) -> Mapping[str, object]:
         """Get an answer with its text and the details of its prompt."""
-        answer = await self._find(number)
+        answer = await self._find_answer(number)
         receipt = answer.receipt
         return {
             **asdict(to_answer_row(answer)),
@@ -320,7 +320,7 @@ class AnswerPages(RouteGroup):
         self, number: int, form: _PromptForm = "messages"
     ) -> Mapping[str, str | Sequence[Mapping[str, str] | PromptToken]]:
         """Get the prompt of an answer in one form, with secrets masked."""
-        answer = await self._find(number)
+        answer = await self._find_answer(number)
         result: dict[str, str | Sequence[Mapping[str, str] | PromptToken]]
         result = {"text": "", "messages": [], "tokens": []}
         match form:
@@ -343,7 +343,7 @@ class AnswerPages(RouteGroup):
 
     @route("GET /answers/{number}", ApiScope.READ, template="answer.html")
     async def answer_page(self, number: int, form: _PromptForm = "messages") -> Values:
-        answer = await self._find(number)
+        answer = await self._find_answer(number)
         receipt = answer.receipt
         version = None
         if receipt.preset_version is not None:
@@ -355,7 +355,7 @@ class AnswerPages(RouteGroup):
             "question": extract_question(receipt),
             "feedback": await self.answers.find_feedback(number),
             "form": form,
-            "segments": budget_segments(receipt),
+            "segments": make_budget_segments(receipt),
             "steps": steps,
             "axis": place_axis_marks(max(one.end for one in steps)),
             "parameters": describe_parameters(receipt.prompt, version),
@@ -391,12 +391,12 @@ class AnswerPages(RouteGroup):
         return values
 
     @route("GET /answers/{number}/compare", ApiScope.READ)
-    async def choose_other(self, number: int, other: _AnswerNumber) -> web.Response:
+    async def redirect_to_comparison(self, number: int, other: _AnswerNumber) -> web.Response:
         return redirect(f"/answers/{max(number, other)}/compare/{min(number, other)}")
 
     @route("GET /answers/{number}/compare/{other}", ApiScope.READ, template="comparison.html")
     async def comparison_page(self, number: int, other: int) -> Values:
-        newer, older = await self._find(number), await self._find(other)
+        newer, older = await self._find_answer(number), await self._find_answer(other)
         prompts = [join_messages(one.receipt.prompt) for one in (older, newer)]
         differences = {
             "answer": compare_texts(older.receipt.answer, newer.receipt.answer),
@@ -426,7 +426,7 @@ class AnswerPages(RouteGroup):
     @route(
         "POST /answers/{number}/replay",
         ApiScope.OPERATE,
-        then="/answers/{replayed}/compare/{number}",
+        redirect="/answers/{replayed}/compare/{number}",
     )
     async def ask_again_by_form(
         self,
@@ -503,8 +503,9 @@ def place_axis_marks(seconds: float) -> Sequence[float]:
     """Return the positions of up to six marks on a time axis; `seconds` is the axis's length."""
     if not seconds:
         return []
-    power = 10.0 ** math.floor(math.log10(seconds))
-    step = next(power * one for one in (0.2, 0.5, 1, 2) if seconds / (power * one) <= _MAX_MARKS)
+    power_of_ten = 10.0 ** math.floor(math.log10(seconds))
+    step_sizes = (power_of_ten * one for one in (0.2, 0.5, 1, 2))
+    step = next(one for one in step_sizes if seconds / one <= _MAX_AXIS_STEPS)
     return [step * at for at in range(int(seconds / step + 1e-9) + 1)]
 
 
@@ -551,6 +552,6 @@ def describe_parameters(
     preset_stops = preset_content.get("stop_sequences") or ()
     name_origin = translatable("names of the other speakers")
     for text in prompt.stop:
-        is_listed = version is None or text in preset_stops
-        rows.append(("stop", repr(text), describe_origin(text, text) if is_listed else name_origin))
+        in_preset = version is None or text in preset_stops
+        rows.append(("stop", repr(text), describe_origin(text, text) if in_preset else name_origin))
     return rows

@@ -1,4 +1,4 @@
-"""The console's web application: admit requests, call their handlers, and send the answers.
+"""The console's web application: admit requests, call their handlers, and send the responses.
 
 A request is admitted if its Host and Origin, session or API token, scope, CSRF token, and values
 are valid.
@@ -34,7 +34,7 @@ from bot.texts.text import Text, translatable, translate
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
 _URL_ENCODED = "application/x-www-form-urlencoded"
 _MULTIPART = "multipart/form-data"
-_LOOPBACK_NAMES = {"127.0.0.1", "localhost", "::1"}
+_LOOPBACK_HOSTS = {"127.0.0.1", "localhost", "::1"}
 
 
 class RequestGate:
@@ -42,17 +42,17 @@ class RequestGate:
 
     def __init__(self, settings: ConsoleSettings, logins: ConsoleLogins) -> None:
         self._logins = logins
-        self._proxy = settings.trusted_proxy
+        self._trusted_proxy = settings.trusted_proxy
         names = {settings.host.lower()}
         if settings.is_loopback:
-            names |= _LOOPBACK_NAMES
+            names |= _LOOPBACK_HOSTS
         if settings.url is not None:
             names.add(urlsplit(str(settings.url)).hostname or "")
         self._host_names = names
         self._is_https = settings.is_https
 
     def session_cookie(self, http: web.Request) -> str:
-        """Return the session cookie's name: over HTTP with the port, since ports share cookies."""
+        """Return the session cookie's name, with the port over HTTP because ports share cookies."""
         _, port, *_ = http.get_extra_info("sockname", ("", 0))
         return "__Host-troupe" if self._is_https else f"troupe_session_{port}"
 
@@ -77,7 +77,7 @@ class RequestGate:
         return ConsoleRequest(http, caller, is_admitted), arguments
 
     def _check_host_and_origin(self, http: web.Request) -> None:
-        if self._proxy is not None and http.remote != self._proxy:
+        if self._trusted_proxy is not None and http.remote != self._trusted_proxy:
             raise RequestRefused(403, translatable("Only the trusted proxy may connect."))
         if _parse_host_name(http.host) not in self._host_names:
             text = translatable(
@@ -163,7 +163,7 @@ def _validate(model: type[BaseModel], data: object) -> BaseModel:
         raise RequestRefused(422, problems) from None
 
 
-_DATABASE_FAILED = translatable("The database failed; the log says why.")
+_DATABASE_FAILED_TEXT = translatable("The database failed; the log says why.")
 _ERROR_TITLES = {403: translatable("Not allowed"), 404: translatable("Not found")}
 
 
@@ -187,26 +187,26 @@ class Console:
             request = ConsoleRequest(http, NOBODY)
             try:
                 request, arguments = await self._gate.admit(http, route)
-                answer = await route.handle(request, arguments)
-                if isinstance(answer, Page) and self._renderer.names:
+                result = await route.handle(request, arguments)
+                if isinstance(result, Page) and self._renderer.names:
                     await self._renderer.names.refresh()
             except (RequestRefused, SettingsError, StoreError, UserError) as error:
                 return self._respond_with_refusal(request, route, error)
             except web.HTTPRequestEntityTooLarge as error:
                 refusal = RequestRefused(413, error.text or "too large")
                 return self._respond_with_refusal(request, route, refusal)
-            return self._respond(answer, request)
+            return self._respond(result, request)
 
         return handle
 
-    def _respond(self, answer: object, request: ConsoleRequest) -> web.StreamResponse:
-        match answer:
+    def _respond(self, result: object, request: ConsoleRequest) -> web.StreamResponse:
+        match result:
             case Page():
-                return self._respond_with_page(answer, request)
+                return self._respond_with_page(result, request)
             case web.StreamResponse():
-                return answer
+                return result
             case _:
-                body = _to_json(answer, request.language)
+                body = _to_json(result, request.language)
                 response = web.Response(body=body, content_type="application/json")
                 response.enable_compression()
                 return add_security_headers(response)
@@ -222,7 +222,7 @@ class Console:
         self, request: ConsoleRequest, route: Route, error: TroupeError
     ) -> web.Response:
         if isinstance(error, StoreError):
-            error = RequestRefused(503, _DATABASE_FAILED)
+            error = RequestRefused(503, _DATABASE_FAILED_TEXT)
         status = error.status if isinstance(error, RequestRefused) else 422
         text = error.text
         if route.is_api:  # scripts of pages show this text unchanged
@@ -235,10 +235,10 @@ class Console:
         return self._respond_with_page(page, request)
 
 
-def _to_json(answer: object, language: str) -> bytes:
+def _to_json(result: object, language: str) -> bytes:
     def encode(value: object) -> str:
         if isinstance(value, Text):
             return value.translate_to(language)
         raise NotImplementedError(type(value))
 
-    return msgspec.json.encode(answer, enc_hook=encode)
+    return msgspec.json.encode(result, enc_hook=encode)

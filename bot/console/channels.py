@@ -25,7 +25,7 @@ from bot.console.routes import (
     NavigationItem,
     RouteGroup,
     Values,
-    file_response,
+    make_file_response,
     route,
 )
 from bot.errors import RequestRefused
@@ -115,7 +115,7 @@ class ChannelPage(RouteGroup):
     clock: Clock
 
     @route(f"GET /api/v1{_CHANNEL_PATH}", ApiScope.READ)
-    async def detail(self, channel: str) -> ChannelDetail:
+    async def get_detail(self, channel: str) -> ChannelDetail:
         """Get a channel: who answers and why, its people, sessions and budgets."""
         scopes = await self._find_scopes(channel)
         settings = {(one.scope, one.key): one for one in await self.state.chat_settings()}
@@ -153,7 +153,7 @@ class ChannelPage(RouteGroup):
 
     @route(f"GET {_CHANNEL_PATH}", ApiScope.READ, template="channel.html")
     async def show(self, channel: str) -> Values:
-        detail = await self.detail(channel)
+        detail = await self.get_detail(channel)
         return {
             "found": detail,
             "base": f"/channels/{quote(detail.channel, safe='')}",
@@ -162,7 +162,7 @@ class ChannelPage(RouteGroup):
         }
 
     @route(f"POST /api/v1{_CHANNEL_PATH}/presets", ApiScope.OPERATE)
-    @route(f"POST {_CHANNEL_PATH}/presets", ApiScope.OPERATE, then=_CHANNEL_PATH)
+    @route(f"POST {_CHANNEL_PATH}/presets", ApiScope.OPERATE, redirect=_CHANNEL_PATH)
     async def choose(
         self,
         request: ConsoleRequest,
@@ -186,10 +186,10 @@ class ChannelPage(RouteGroup):
         new_active = await self.resolver.resolve(wider_scopes)
         names = ("\n".join(one.name for one in each.presets) for each in (old_active, new_active))
         await self.audit.record(request.caller.name, f"preset {action}", scope, *names)
-        return await self.detail(channel)
+        return await self.get_detail(channel)
 
     @route(f"POST /api/v1{_CHANNEL_PATH}/access", ApiScope.OPERATE)
-    @route(f"POST {_CHANNEL_PATH}/access", ApiScope.OPERATE, then=_CHANNEL_PATH)
+    @route(f"POST {_CHANNEL_PATH}/access", ApiScope.OPERATE, redirect=_CHANNEL_PATH)
     async def set_access(
         self,
         request: ConsoleRequest,
@@ -201,14 +201,14 @@ class ChannelPage(RouteGroup):
         """Allow or block a person, role or channel, like /access; the rule "off" stops the bot."""
         if scope not in await self._find_scopes(channel):
             raise RequestRefused(404, translatable("This scope does not belong to this channel."))
-        switches_on = (rule, action) == ("off", "allow")
-        rule_value = None if action == "reset" or switches_on else "on" if rule == "off" else action
+        enables_bot = (rule, action) == ("off", "allow")
+        rule_value = None if action == "reset" or enables_bot else "on" if rule == "off" else action
         settings, by = self.history_scopes.chat_settings, request.caller.name
         await settings.set(scope, f"{ACCESS_KEY_PREFIX}{rule}", rule_value, by, is_audited=True)
-        return await self.detail(channel)
+        return await self.get_detail(channel)
 
     @route(f"DELETE /api/v1{_CHANNEL_PATH}", ApiScope.OPERATE)
-    @route(f"POST {_CHANNEL_PATH}/forget", ApiScope.OPERATE, then="/channels")
+    @route(f"POST {_CHANNEL_PATH}/forget", ApiScope.OPERATE, redirect="/channels")
     async def forget(self, request: ConsoleRequest, channel: str) -> Mapping[str, str]:
         """Ask the channel's worker to delete all messages of the channel."""
         scopes, address = await self._find_scopes(channel), parse_address(channel)
@@ -273,7 +273,7 @@ class ChannelPage(RouteGroup):
             ],
         }
         text = f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
-        return file_response(text, "application/json", 'filename="channel.json"')
+        return make_file_response(text, "application/json", 'filename="channel.json"')
 
     async def _find_scopes(self, channel: str, *, is_known: bool = False) -> Sequence[str]:
         """Return the scopes to search for a channel's settings, narrowest first."""

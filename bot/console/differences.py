@@ -11,7 +11,6 @@ _MAX_COMPARED_PAIRS = 2_000_000  # of differing words or lines; the worst texts 
 _WORD_PATTERN = re.compile(r"\s+|\w+|[^\w\s]")
 _CONTEXT_LINES = 3
 _MAX_SHOWN_LINES = 2000
-
 Opcodes: TypeAlias = Sequence[tuple[str, int, int, int, int]]
 """`difflib`'s opcodes: a tag, then start and end in the first and in the second sequence."""
 
@@ -25,13 +24,16 @@ def find_edits(before: Sequence[str], after: Sequence[str]) -> Opcodes:
 def _find_edits_if_similar(before: Sequence[str], after: Sequence[str]) -> Opcodes | None:
     shorter_length = min(len(before), len(after))
     head = next((at for at in range(shorter_length) if before[at] != after[at]), shorter_length)
-    rest = shorter_length - head
-    tail = next((at for at in range(rest) if before[-1 - at] != after[-1 - at]), rest)
-    old, new = before[head : len(before) - tail], after[head : len(after) - tail]
-    if len(old) * len(new) > _MAX_COMPARED_PAIRS:
+    max_tail = shorter_length - head
+    tail = next((at for at in range(max_tail) if before[-1 - at] != after[-1 - at]), max_tail)
+    old_middle, new_middle = before[head : len(before) - tail], after[head : len(after) - tail]
+    if len(old_middle) * len(new_middle) > _MAX_COMPARED_PAIRS:
         return None
-    inner_opcodes = SequenceMatcher(None, old, new).get_opcodes()
-    opcodes = [(tag, a + head, b + head, c + head, d + head) for tag, a, b, c, d in inner_opcodes]
+    inner_opcodes = SequenceMatcher(None, old_middle, new_middle).get_opcodes()
+    opcodes = [
+        (tag, begin + head, end + head, new_begin + head, new_end + head)
+        for tag, begin, end, new_begin, new_end in inner_opcodes
+    ]
     if head:
         opcodes.insert(0, ("equal", 0, head, 0, head))
     if tail:

@@ -14,7 +14,7 @@ from pydantic import Field
 from bot.chat.access import ApiScope
 from bot.chat.usage import MICROS_PER_DOLLAR, UsageTotal, format_usage_csv
 from bot.console.operation import OperationPage
-from bot.console.routes import NavigationItem, RouteGroup, Values, file_response, route
+from bot.console.routes import NavigationItem, RouteGroup, Values, make_file_response, route
 from bot.ports import Clock
 from bot.storage.usage import UsageTotals
 from bot.telemetry.logs import ERROR_PREFIX
@@ -28,7 +28,6 @@ _MAX_GROUPS = 6
 _DAY_SECONDS = 86_400
 _TIME_STEPS = {"24h": (3_600, 24), "7d": (21_600, 28), "30d": (_DAY_SECONDS, 30)}
 """For each span: the length of a step in seconds, and the number of steps."""
-
 Span: TypeAlias = Literal["24h", "7d", "30d"]
 Group: TypeAlias = Literal["provider", "preset", "channel", "model", "person"]
 Grouping: TypeAlias = Literal["day"] | Group
@@ -86,7 +85,7 @@ class HomePage(RouteGroup):
     navigation = (NavigationItem("/home", translatable("Home"), "home"),)
 
     totals: UsageTotals
-    operation: OperationPage | None
+    operation_page: OperationPage | None
     read_setup_state: Callable[[], Mapping[Text | str, bool]]
     """Returns the name of each part that can be set up, and whether it is set up."""
     clock: Clock
@@ -101,7 +100,7 @@ class HomePage(RouteGroup):
             "activity": activity,
             "data": asdict(replace(activity, sums=())),
             "first_day": datetime.fromtimestamp(activity.since, UTC).date(),
-            "state": await self.operation.state() if self.operation else None,
+            "state": await self.operation_page.get_state() if self.operation_page else None,
             "parts": self.read_setup_state(),
         }
 
@@ -118,11 +117,11 @@ class HomePage(RouteGroup):
         rows = await self.totals.usage_over_time(by, since, until, step)
         sums = sum_usage(rows)
         group_indexes = {one.name: at for at, one in enumerate(sums[:_MAX_GROUPS])}
-        cells = defaultdict[tuple[int, int], list[UsageTotal]](list)
+        totals_by_cell = defaultdict[tuple[int, int], list[UsageTotal]](list)
         for at, name, total in rows:
-            cells[group_indexes.get(name, _MAX_GROUPS), at].append(total)
+            totals_by_cell[group_indexes.get(name, _MAX_GROUPS), at].append(total)
         series = [
-            [_add_totals(cells[line, at]) for at in range(step_count)]
+            [_add_totals(totals_by_cell[line, at]) for at in range(step_count)]
             for line in range(min(len(sums), _MAX_GROUPS + 1))
         ]
         steps = [_add_totals([line[at] for line in series]) for at in range(step_count)]
@@ -164,12 +163,12 @@ class HomePage(RouteGroup):
         return {"since": first, "until": last, "sums": sums}
 
     @route("GET /usage.csv", ApiScope.READ)
-    async def send_table(self, since: _Since = "", until: _Until = "") -> web.Response:
+    async def send_usage_csv(self, since: _Since = "", until: _Until = "") -> web.Response:
         """Download usage as CSV, with a row for each day, person, channel and model."""
         first_day, last_day = self._choose_day_range(since, until)
         end = _start_of_day(last_day + timedelta(days=1))
         rows = await self.totals.usage_by_day(_start_of_day(first_day), end)
-        return file_response(format_usage_csv(rows), "text/csv", 'filename="usage.csv"')
+        return make_file_response(format_usage_csv(rows), "text/csv", 'filename="usage.csv"')
 
 
 def _compute_percentiles(counts: Counter[float]) -> tuple[float, float] | None:

@@ -46,7 +46,7 @@ class MemoryPage(RouteGroup):
         return {"memories": rows, "waiting": proposed_count}
 
     @route("POST /api/v1/memories/{number}/approve", ApiScope.OPERATE)
-    @route("POST /memories/{number}/approve", ApiScope.OPERATE, then="/memories?state=proposed")
+    @route("POST /memories/{number}/approve", ApiScope.OPERATE, redirect="/memories?state=proposed")
     async def approve(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
         """Approve a memory, so that characters recall it."""
         one = await self._find(number)
@@ -54,7 +54,7 @@ class MemoryPage(RouteGroup):
         return await self._record_change(request, number, "approve memory")
 
     @route("DELETE /api/v1/memories/{number}", ApiScope.OPERATE)
-    @route("POST /memories/{number}/forget", ApiScope.OPERATE, then="/memories")
+    @route("POST /memories/{number}/forget", ApiScope.OPERATE, redirect="/memories")
     async def forget(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
         """Delete a memory, and the prompts that contain it."""
         one = await self._find(number)

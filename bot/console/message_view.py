@@ -75,21 +75,24 @@ def view_message(
         ellipsis = " …" if len(line) > _MAX_QUOTE_CHARS else ""
         quote = f"{_author_name(replied_message)}: {line[:_MAX_QUOTE_CHARS]}{ellipsis}"
     is_from_bot = message.author is None
-    styled = style_markdown(message.text) if is_from_bot else StyledText(message.text)
-    html = _render_html(styled, list(styled.spans), 0, len(styled.text), keep_links=is_from_bot)
-    toolbar, versions, other_buttons = [], [], []
+    styled_text = style_markdown(message.text) if is_from_bot else StyledText(message.text)
+    spans, length = list(styled_text.spans), len(styled_text.text)
+    html = _render_html(styled_text, spans, 0, length, linkify=is_from_bot)
+    toolbar_buttons, version_buttons, other_buttons = [], [], []
     for button in message.buttons:
         action = button.data.partition(":")[0].rstrip("0123456789")
         label = _BUTTON_LABELS.get(action, button.label)
         if action in _BUTTON_LABELS and len(message.buttons) > 1:
-            toolbar.append((button, action, label))
+            toolbar_buttons.append((button, action, label))
         elif action == ButtonAction.VERSION:
-            versions.append(button)
+            version_buttons.append(button)
         else:
             other_buttons.append((button, label))
     answer = _find_answer(message, answers) if is_finished(message) else None
     color = choose_color(name, names)
-    return MessageView(message, name, color, html, quote, toolbar, versions, other_buttons, answer)
+    return MessageView(
+        message, name, color, html, quote, toolbar_buttons, version_buttons, other_buttons, answer
+    )
 
 
 def is_finished(message: WebMessage) -> bool:
@@ -120,24 +123,24 @@ def _author_name(message: WebMessage) -> str:
 
 
 def _render_html(
-    styled: StyledText, spans: list[StyledSpan], start: int, end: int, *, keep_links: bool = True
+    styled_text: StyledText, spans: list[StyledSpan], start: int, end: int, *, linkify: bool = True
 ) -> Markup:
     """Render a range of the text as HTML; `spans` are its styles, which may be nested.
 
-    With `keep_links`, URLs in the text become links, as on chat platforms.
+    With `linkify`, URLs in the text become links, as on chat platforms.
     """
-    escape_text = _link_urls if keep_links else Markup.escape
+    escape_text = _link_urls if linkify else Markup.escape
     html, at = Markup(), start
     while spans:
         span = spans.pop(0)
         inner_spans = [one for one in spans if one.start < span.end]
         spans = spans[len(inner_spans) :]
-        html += escape_text(styled.text[at : span.start])
-        may_link = keep_links and span.style not in _STYLES_WITHOUT_LINKS
-        inner_html = _render_html(styled, inner_spans, span.start, span.end, keep_links=may_link)
+        html += escape_text(styled_text.text[at : span.start])
+        may_link = linkify and span.style not in _STYLES_WITHOUT_LINKS
+        inner_html = _render_html(styled_text, inner_spans, span.start, span.end, linkify=may_link)
         html += _to_element(span, inner_html)
         at = span.end
-    return html + escape_text(styled.text[at:end])
+    return html + escape_text(styled_text.text[at:end])
 
 
 def _link_urls(text: str) -> Markup:

@@ -55,10 +55,10 @@ class ApiDescription(RouteGroup):
 
 
 def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
-    answers = {one.answer for one in routes if one.answer is not None} | {ApiError}
+    result_types = {one.result_type for one in routes if one.result_type is not None} | {ApiError}
     models = {one.model for one in routes if one.model is not None}
     adapter_inputs: list[Any] = [(one, "validation", TypeAdapter(one)) for one in models]
-    adapter_inputs += [(one, "serialization", _make_result_adapter(one)) for one in answers]
+    adapter_inputs += [(one, "serialization", _make_result_adapter(one)) for one in result_types]
     adapter_inputs.sort(key=lambda one: str(one[0]))
     schemas, definitions = TypeAdapter.json_schemas(adapter_inputs, ref_template=_SCHEMA_REFERENCE)
     components = definitions["$defs"]
@@ -77,12 +77,12 @@ def describe_api(routes: Sequence[Route]) -> Mapping[str, Any]:
     }
 
 
-def _make_result_adapter(answer: Any) -> TypeAdapter[Any]:
-    if answer is ApiError:
-        return TypeAdapter(answer)
-    if isinstance(answer, type) and is_dataclass(answer):
-        return TypeAdapter(with_config(_SCHEMA_CONFIG)(answer))
-    return TypeAdapter(answer, config=_SCHEMA_CONFIG)
+def _make_result_adapter(result_type: Any) -> TypeAdapter[Any]:
+    if result_type is ApiError:
+        return TypeAdapter(result_type)
+    if isinstance(result_type, type) and is_dataclass(result_type):
+        return TypeAdapter(with_config(_SCHEMA_CONFIG)(result_type))
+    return TypeAdapter(result_type, config=_SCHEMA_CONFIG)
 
 
 def _describe_operation(route: Route, schemas: _Schemas, components: _Schemas) -> Mapping[str, Any]:
@@ -130,7 +130,7 @@ def _query_parameters(
 
 
 def _describe_responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
-    answer_schema = {} if route.answer is None else schemas[route.answer, "serialization"]
+    result_schema = {} if route.result_type is None else schemas[route.result_type, "serialization"]
     json_body = {"application/json": {"schema": schemas[ApiError, "serialization"]}}
     refusals = {
         str(one): {"description": text, "content": json_body} for one, text in _STATUS_TEXTS.items()
@@ -138,7 +138,7 @@ def _describe_responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
     return {
         "200": {
             "description": "The request succeeded.",
-            "content": {"application/json": {"schema": answer_schema}},
+            "content": {"application/json": {"schema": result_schema}},
         },
         "400": {  # sent by the server itself, before any handler runs
             "description": "The request is malformed, or its line or a header is too long.",

@@ -103,7 +103,7 @@ class OperationPage(RouteGroup):
 
     @route("GET /api/v1/operation", ApiScope.READ)
     @route("GET /operation", ApiScope.READ, template="operation.html")
-    async def state(self) -> OperationState:
+    async def get_state(self) -> OperationState:
         """Get the current state: components, queues, and roles."""
         async with self._lock:
             now = self.clock.monotonic()
@@ -125,7 +125,7 @@ class OperationPage(RouteGroup):
 
     @route(f"POST /api/v1{_TRIAL_PATH}", ApiScope.OPERATE)
     @route(f"POST {_TRIAL_PATH}", ApiScope.OPERATE, template="operation_trial.html")
-    async def try_out(self, request: ConsoleRequest, provider: str) -> Mapping[str, str | bool]:
+    async def run_trial(self, request: ConsoleRequest, provider: str) -> Mapping[str, str | bool]:
         """Test a provider with one short request to the model of its first preset."""
         if all(one["name"] != provider for one in self.providers):
             raise RequestRefused(404, translatable("There is no such provider."))
@@ -158,7 +158,7 @@ class OperationPage(RouteGroup):
             providers=self.providers,
             health=[replace(one, process=name) for name, each in items for one in each.health],
             loaded=[replace(one, process=name) for name, each in items for one in each.models],
-            waits=await self._list_waits(),
+            waits=await self._list_rate_limit_waits(),
             errors=sorted(errors, key=lambda one: str(one["at"]), reverse=True)[:_MAX_ERRORS],
             nodes=[{**asdict(one), "is_silent": one.is_silent} for one in nodes],
             pauses=await self.pauses.current(),
@@ -170,7 +170,7 @@ class OperationPage(RouteGroup):
         other_owners = [one.owner for one in nodes if not one.is_silent and one.owner != self.owner]
         return await self.nodes.reports(other_owners)
 
-    async def _list_waits(self) -> Sequence[_Row]:
+    async def _list_rate_limit_waits(self) -> Sequence[_Row]:
         counts = [(one["name"], self.count_waiting(str(one["name"]))) for one in self.providers]
         queues = [{"scope": name, "seconds": None, "waiting": one} for name, one in counts if one]
         calls = await self.rate_limits.blocked_calls()

@@ -44,12 +44,12 @@ class OperatorRequests:
         await self.usage_log.record(conversation, preset.name, preset.provider, charge, usage)
         return answer
 
-    async def replay(self, preset: Preset, original: Receipt, conversation: str) -> StoredAnswer:
+    async def replay(self, preset: Preset, receipt: Receipt, conversation: str) -> StoredAnswer:
         """Resend a receipt's prompt and store the answer; raises `BackendError` or `UserError`."""
-        server = original.charge.server
-        answer, usage, charge = await self._generate(preset, original.prompt, conversation, server)
-        receipt = replace(
-            original,
+        server = receipt.charge.server
+        answer, usage, charge = await self._generate(preset, receipt.prompt, conversation, server)
+        new_receipt = replace(
+            receipt,
             preset=preset.name,
             provider=preset.provider,
             answer=answer.text,
@@ -62,7 +62,7 @@ class OperatorRequests:
             check="",
             is_withheld=False,
         )
-        return await self.usage_log.record_replay(conversation, receipt)
+        return await self.usage_log.record_replay(conversation, new_receipt)
 
     async def _generate(
         self, preset: Preset, prompt: Prompt, conversation: str, server: str | None = None
@@ -85,7 +85,7 @@ class OperatorRequests:
         return answer, usages[0], charge
 
     def _make_operator_message(self, conversation: str, server: str | None) -> IncomingMessage:
-        """Return a message that is charged to the operator, and to a channel and its server."""
+        """Return a message whose cost is charged to the operator, a channel, and its server."""
         address = parse_address(conversation)
         return IncomingMessage(
             address=address,
@@ -149,7 +149,7 @@ class PromptReplay:
     """Returns the draft of a preset, or the published version if there is none, ready to answer;
     raises `UserError`, `SettingsError` and `RequestRefused`."""
     composer: DraftComposer
-    prepare: Callable[[Preset], Preset]
+    prepare_preset: Callable[[Preset], Preset]
     """Prepares a preset's model, which may no longer be in use; raises `SettingsError`."""
 
     async def replay(
@@ -201,5 +201,5 @@ class PromptReplay:
         live_preset = self.presets.get(receipt.preset)
         model_fields = {"provider": receipt.provider, "model": receipt.prompt.model}
         bare_preset = Preset.model_validate({"name": receipt.preset, **model_fields})
-        self.prepare(bare_preset)
+        self.prepare_preset(bare_preset)
         return bare_preset if live_preset is None else live_preset.model_copy(update=model_fields)

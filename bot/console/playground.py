@@ -65,14 +65,13 @@ _MAX_SHOWN_MESSAGES = 100
 _MAX_NEW_ANSWERS = 20
 _MAX_ANSWER_SECONDS = 600.0
 _MAX_LISTED_CONVERSATIONS = 50
-_MAX_CHANGES_PER_READ = 50
+_CHANGES_PER_READ = 50
 _POLL_SECONDS = 5.0  # finds other processes' changes if their signals were lost
 _WRITE_TIMEOUT_SECONDS = 20.0  # a slower write means that the reader is gone
 _MAX_STREAM_SECONDS = 300.0  # after this time, the page must reconnect
 _SECONDS_BETWEEN_CHECKS = 5.0  # between checks that the session is valid
 _DRAFT_MESSAGE_ID = "draft"
 _PLAIN_LOOK = ("", marked("Plain"))
-
 MessageId = Annotated[str, Field(pattern="^[A-Za-z0-9-]{8,64}$")]
 ReplyTo = Annotated[str, Field(max_length=64)]
 MessageText = Annotated[str, Field(min_length=1, max_length=100_000)]
@@ -136,7 +135,7 @@ class PlaygroundPages(RouteGroup):
             "looks": [*((one, one.capitalize()) for one in self.looks), _PLAIN_LOOK],
             "replied": by_id.get(reply),
             "edited": target if target is not None and target.author is not None else None,
-            "key": _generate_key(),
+            "key": _generate_message_key(),
             "commands": self._list_commands(request.language),
         }
 
@@ -196,11 +195,11 @@ class PlaygroundPages(RouteGroup):
             await self.resolver.set_active(channel.address.lane, presets, OPERATOR.id)
         return _redirect_to_channel(channel)
 
-    @route(f"POST {_CHANNEL_PATH}/delete", ApiScope.OPERATE, then=_PATH)
+    @route(f"POST {_CHANNEL_PATH}/delete", ApiScope.OPERATE, redirect=_PATH)
     async def delete_channel(self, channel: str) -> None:
         await self.channels.delete((await self._find(channel)).id)
 
-    @route(f"POST {_CHANNEL_PATH}/look", ApiScope.OPERATE, then=_CHANNEL_PATH)
+    @route(f"POST {_CHANNEL_PATH}/look", ApiScope.OPERATE, redirect=_CHANNEL_PATH)
     async def set_look(self, channel: str, channel_look: ShortName = "") -> None:
         """Make a channel imitate another platform from now on."""
         look, web_channel = self._require_known_look(channel_look), await self._find(channel)
@@ -223,10 +222,10 @@ class PlaygroundPages(RouteGroup):
     async def send_events(self, request: ConsoleRequest, channel: str) -> web.StreamResponse:
         """Send the channel's changes, as server-sent events."""
         web_channel = await self._find(channel)
-        revision = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
-        after = parse_number(revision, status=422)
+        event_id = request.http.headers.get("Last-Event-ID") or request.http.query.get("after", "0")
+        revision = parse_number(event_id, status=422)
 
-        async def render(changes: Sequence[WebMessage]) -> tuple[Sequence[str], str]:
+        async def render_changes(changes: Sequence[WebMessage]) -> tuple[Sequence[str], str]:
             reply_ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}
             targets = [await self.channels.find(web_channel.id, one) for one in sorted(reply_ids)]
             messages_by_id = {one.id: one for one in targets if one is not None}
@@ -244,7 +243,7 @@ class PlaygroundPages(RouteGroup):
             about_page = Page("playground/about.html", header)
             return list(map(render_message, changes)), self.renderer.render(about_page, request, "")
 
-        events = channel_events(self.channels, web_channel.id, after, render)
+        events = read_channel_events(self.channels, web_channel.id, revision, render_changes)
         return await stream_events(request, events, self.clock)
 
     @route(f"POST {_CHANNEL_PATH}/messages", ApiScope.OPERATE)
@@ -263,14 +262,14 @@ class PlaygroundPages(RouteGroup):
         await self.channels.add(web_channel.id, [_set_text(message, text)])
         return _redirect_to_channel(web_channel, person)
 
-    @route(f"POST {_MESSAGE_PATH}/edit", ApiScope.OPERATE, then=_CHANNEL_PATH)
+    @route(f"POST {_MESSAGE_PATH}/edit", ApiScope.OPERATE, redirect=_CHANNEL_PATH)
     async def edit(self, channel: str, message: str, text: MessageText) -> None:
         old_message = await self._find_own_message(channel, message)
         if text != old_message.text:
             edited_message = replace(old_message, edited_at=self.clock.utc_now())
             await self.channels.replace(channel, _set_text(edited_message, text))
 
-    @route(f"POST {_MESSAGE_PATH}/delete", ApiScope.OPERATE, then=_CHANNEL_PATH)
+    @route(f"POST {_MESSAGE_PATH}/delete", ApiScope.OPERATE, redirect=_CHANNEL_PATH)
     async def delete(self, channel: str, message: str) -> None:
         old_message = await self._find_own_message(channel, message)
         await self.channels.replace(channel, old_message.to_tombstone())
@@ -289,13 +288,13 @@ class PlaygroundPages(RouteGroup):
         web_channel = await self._find(channel)
         person = _find_person(web_channel, author or web_channel.people[0].id)
         values = () if value is None else (value,)
-        key, now = key or _generate_key(), self.clock.utc_now()
+        key, now = key or _generate_message_key(), self.clock.utc_now()
         press = WebMessage(key, person, "", now, reply_to=message, press=data, values=values)
         await self.channels.add(web_channel.id, [press])
         return _redirect_to_channel(web_channel, person)
 
     @route(f"POST {_CHANNEL_PATH}/next", ApiScope.OPERATE, template="playground/next.html")
-    async def show_next(
+    async def show_next_answer(
         self,
         channel: str,
         author: LongName,
@@ -351,7 +350,7 @@ class PlaygroundPages(RouteGroup):
                 if any(one.can_suggest for one in spec.options)
                 else [choice for one in spec.options for choice in one.choices],
             }
-            for text, spec in _list_full_names(self.commands)
+            for text, spec in _list_command_names(self.commands)
         ]
 
 
@@ -374,8 +373,8 @@ def _set_text(message: WebMessage, text: str) -> WebMessage:
     return replace(message, text=masked_text, has_masked_token=masked_text != text)
 
 
-def _list_full_names(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
-    """Yield (full name, command); commands without actions come first: they are used most."""
+def _list_command_names(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
+    """Yield (full name, command), with commands without actions first, as they are used most."""
     for spec in sorted(commands, key=lambda one: bool(one.actions)):
         yield from ((f"/{spec.name} {one.name}", one) for one in spec.actions)
         if not spec.actions:
@@ -389,7 +388,7 @@ def _find_person(channel: WebChannel, person_id: str) -> Person:
     return person
 
 
-def _generate_key() -> str:
+def _generate_message_key() -> str:
     return secrets.token_hex(12)
 
 
@@ -420,8 +419,8 @@ async def stream_events(
     return response
 
 
-async def channel_events(
-    channels: SqlWebChannels, channel_id: str, after: int, render: RenderChanges
+async def read_channel_events(
+    channels: SqlWebChannels, channel_id: str, revision: int, render_changes: RenderChanges
 ) -> AsyncGenerator[str, None]:
     """Yield a channel's changes since a revision.
 
@@ -438,17 +437,17 @@ async def channel_events(
     try:
         while True:
             change_event.clear()
-            changes = await channels.list_changed_messages(channel_id, after, _MAX_CHANGES_PER_READ)
+            changes = await channels.list_changed_messages(channel_id, revision, _CHANGES_PER_READ)
             if not changes:
                 yield ": waiting\n\n"
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_SECONDS):
                         await change_event.wait()
                 continue
-            message_htmls, header_html = await render(changes)
+            message_htmls, header_html = await render_changes(changes)
             for one, html in zip(changes, message_htmls, strict=True):
                 event = {"id": one.id, "position": one.position, "html": html, "about": header_html}
                 yield f"id: {one.revision}\ndata: {json.dumps(event)}\n\n"
-                after = one.revision
+                revision = one.revision
     finally:
         stop_watching()

@@ -65,7 +65,7 @@ class PromptPreview:
             case Command() | Unreadable():
                 return NextAnswer(is_command=isinstance(decision, Command))
             case Ignore(candidates) | Observe(candidates):
-                return NextAnswer(_list_considered(candidates, active))
+                return NextAnswer(_list_considered_characters(candidates, active))
             case Answer(speakers, candidates):
                 return await self._compose(claim, message, active, speakers, candidates)
 
@@ -77,7 +77,7 @@ class PromptPreview:
         speakers: tuple[ActivePreset, ...],
         candidates: Sequence[SpeakerCandidate],
     ) -> NextAnswer:
-        characters, problem = _list_considered(candidates, active), None
+        characters, problem = _list_considered_characters(candidates, active), None
         group = MessageGroup(claim, InboxMessage(0, message, 0))
         context = await self.sources.load_context(group, AskedQuestion(message, speakers), active)
         for speaker in speakers:
@@ -97,7 +97,7 @@ class PromptPreview:
         return build_receipt(_NO_ANSWER, prompt, preset, version, AnswerCharge(), scopes)
 
 
-def _list_considered(
+def _list_considered_characters(
     candidates: Sequence[SpeakerCandidate], active: ActiveCharacters
 ) -> tuple[ConsideredCharacter, ...]:
     names = {one.name: one.character_name for one in active.presets}

@@ -35,11 +35,11 @@ class PieceKind(StrEnum):
     LOOK_ALIKE = "look-alike"
     """Typed by a person; looks like a control token or a speaker, but is plain text."""
     KEY = "key"
-    """A key of a lorebook entry, in the text that the lorebook is tried on."""
+    """A key of a lorebook entry, in the text that the lorebook is tested with."""
 
 
 @value_class
-class Piece:
+class PromptPiece:
     text: str
     kind: PieceKind = PieceKind.TEXT
     token_id: int | None = None
@@ -53,7 +53,7 @@ class PromptSection:
     tokens: int
     cached_tokens: int
     """How many of `tokens` were cached, so that the model did not read them again."""
-    messages: Sequence[tuple[str, Sequence[Piece]]]
+    messages: Sequence[tuple[str, Sequence[PromptPiece]]]
     """The role and text of each message, or part of a message, in the section."""
 
 
@@ -69,7 +69,7 @@ def split_into_sections(receipt: Receipt) -> list[PromptSection]:
     return sections
 
 
-def _split_spans(receipt: Receipt) -> list[list[tuple[int, str, list[Piece]]]]:
+def _split_spans(receipt: Receipt) -> list[list[tuple[int, str, list[PromptPiece]]]]:
     """Return each section's messages (index, role, pieces); sections may share a message."""
     finder = LookAlikeFinder(receipt.prompt)
     messages = receipt.prompt.messages
@@ -82,9 +82,9 @@ def _split_span(
     begin: int,
     end: int | None,
     finder: "LookAlikeFinder",
-) -> Iterator[tuple[int, str, list[Piece]]]:
-    is_whole = not begin and end is None
-    has_speaker = is_whole or span.section in _SPEAKER_SECTIONS
+) -> Iterator[tuple[int, str, list[PromptPiece]]]:
+    is_whole_message = not begin and end is None
+    has_speaker = is_whole_message or span.section in _SPEAKER_SECTIONS
     for at, one in enumerate(messages[span.message : span.message + span.messages], span.message):
         text, speaker = one.content[begin:end], one.name if has_speaker else None
         is_observed = span.section == "observed"
@@ -107,29 +107,29 @@ def join_messages(prompt: Prompt) -> str:
 
 
 class LookAlikeFinder:
-    """Finds speaker names and control tokens in messages, and tells genuine from typed ones."""
+    """Finds speaker names and control tokens in messages, and whether a person typed them."""
 
     def __init__(self, prompt: Prompt) -> None:
         speaker_names = {*prompt.speakers, *([prompt.answers_as] if prompt.answers_as else [])}
         names = [re.escape(tag) for tag in sorted(speaker_names, key=len, reverse=True)]
-        self._speaker = re.compile(
+        self._speaker_pattern = re.compile(
             rf"^((?:{_QUOTE_PREFIX})*)((?:{'|'.join([*names, _ROLE_PATTERN])})[ \t]*[:：])",
             re.MULTILINE | re.IGNORECASE,
         )
         # Otherwise the template writes speaker names, so any name in a message was typed.
-        self._adds_speakers = prompt.template.names is None
+        self._adds_speaker_names = prompt.template.names is None
 
     def split_message(
         self, text: str, speaker: str | None = None, *, is_observed: bool = False
-    ) -> list[Piece]:
+    ) -> list[PromptPiece]:
         """Split the text of a message, or a part of it, into pieces.
 
         `speaker` is the author's name if Troupe added it before the text. With `is_observed`, the
         text quotes several messages, each with the name of its speaker.
         """
         marks = _find_control_marks(text, 0, len(text), PieceKind.LOOK_ALIKE)
-        has_added_name = self._adds_speakers and speaker is not None
-        for match in self._speaker.finditer(text):
+        has_added_name = self._adds_speaker_names and speaker is not None
+        for match in self._speaker_pattern.finditer(text):
             prefix, tag = match.groups()
             is_at_start = match.start() == 0 and tag == f"{speaker}:"
             is_added = has_added_name and (prefix == _QUOTE_PREFIX if is_observed else is_at_start)
@@ -137,27 +137,27 @@ class LookAlikeFinder:
         return list(cut_at_marks(text, sorted(marks)))
 
 
-def cut_at_marks(text: str, marks: Sequence[Mark]) -> Iterator[Piece]:
+def cut_at_marks(text: str, marks: Sequence[Mark]) -> Iterator[PromptPiece]:
     at = 0
     for (begin, end), kind in marks:
         if begin < at:
             continue  # inside the previous mark
         if begin > at:
-            yield Piece(text[at:begin])
-        yield Piece(text[begin:end], kind)
+            yield PromptPiece(text[at:begin])
+        yield PromptPiece(text[begin:end], kind)
         at = end
     if at < len(text):
-        yield Piece(text[at:])
+        yield PromptPiece(text[at:])
 
 
-def split_tokens(tokens: Sequence[PromptToken], receipt: Receipt) -> list[Piece]:
+def split_tokens(tokens: Sequence[PromptToken], receipt: Receipt) -> list[PromptPiece]:
     marks = _find_marks("".join(one.text for one in tokens), receipt, is_rendered=True)
     kind_at = {at: kind for (begin, end), kind in marks for at in range(begin, end)}
     pieces, begin = [], 0
     for token in tokens:
         end = begin + len(token.text)
         mark_kind = next((kind_at[at] for at in range(begin, end) if at in kind_at), PieceKind.TEXT)
-        pieces.append(Piece(token.text, _choose_piece_kind(token, mark_kind), token.id))
+        pieces.append(PromptPiece(token.text, _choose_piece_kind(token, mark_kind), token.id))
         begin = end
     return pieces
 
@@ -170,7 +170,7 @@ def _choose_piece_kind(token: PromptToken, kind: PieceKind) -> PieceKind:
     return PieceKind.TEXT if kind is PieceKind.CONTROL else kind
 
 
-def split_description(description: PromptDescription, receipt: Receipt) -> list[Piece]:
+def split_description(description: PromptDescription, receipt: Receipt) -> list[PromptPiece]:
     """Split the exact text that was sent to a model into pieces.
 
     The template's control tokens get the kind CONTROL, and those typed in messages LOOK_ALIKE. If
@@ -200,9 +200,9 @@ def _find_marks(text: str, receipt: Receipt, *, is_rendered: bool) -> list[Mark]
     return [*marks, *_find_control_marks(text, at, len(text), control_kind)]
 
 
-def _split_messages(receipt: Receipt) -> list[list[Piece]]:
+def _split_messages(receipt: Receipt) -> list[list[PromptPiece]]:
     messages = receipt.prompt.messages
-    pieces_by_message: list[list[Piece]] = [[] for _ in messages]
+    pieces_by_message: list[list[PromptPiece]] = [[] for _ in messages]
     for section in _split_spans(receipt):
         for at, _, pieces in section:
             pieces_by_message[at] += pieces
@@ -213,8 +213,8 @@ def _split_messages(receipt: Receipt) -> list[list[Piece]]:
     ]
 
 
-def _escape_for_json(piece: Piece) -> Piece:
-    return Piece(json.dumps(piece.text, ensure_ascii=False)[1:-1], piece.kind)
+def _escape_for_json(piece: PromptPiece) -> PromptPiece:
+    return PromptPiece(json.dumps(piece.text, ensure_ascii=False)[1:-1], piece.kind)
 
 
 def _find_control_marks(text: str, begin: int, end: int, kind: PieceKind) -> list[Mark]:
@@ -232,7 +232,7 @@ class BudgetSegment:
     """How many tokens of the prompt precede the section."""
 
 
-def budget_segments(receipt: Receipt) -> list[BudgetSegment]:
+def make_budget_segments(receipt: Receipt) -> list[BudgetSegment]:
     """Return the sections of a prompt as segments of its token budget, then the unused part."""
     used_tokens, begin = prompt_tokens(receipt), 0
     segments: list[BudgetSegment] = []
@@ -248,6 +248,6 @@ def view_prompt(receipt: Receipt) -> Mapping[str, object]:
     return {
         "receipt": receipt,
         "tokens": prompt_tokens(receipt),
-        "segments": budget_segments(receipt),
+        "segments": make_budget_segments(receipt),
         "sections": split_into_sections(receipt),
     }

@@ -18,11 +18,9 @@ from bot.value_class import value_class
 THEMES = ("system", "light", "dark")
 LANGUAGE_COOKIE = "troupe_language"
 THEME_COOKIE = "troupe_theme"
-
 Values: TypeAlias = Mapping[str, object]
 """The values of a page's template."""
-
-R = TypeVar("R", bound=web.StreamResponse)
+Response = TypeVar("Response", bound=web.StreamResponse)
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[object]])
 _METHODS_WITH_BODY = {"POST", "PUT", "PATCH"}
 
@@ -98,7 +96,7 @@ def redirect(path: str) -> web.Response:
     return web.Response(status=303, headers={"Location": path, "Cache-Control": "no-store"})
 
 
-def add_security_headers(response: R, nonce: str = "") -> R:
+def add_security_headers(response: Response, nonce: str = "") -> Response:
     """Add the headers that keep a page from loading or running third-party content."""
     style = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
     response.headers.update(
@@ -116,7 +114,7 @@ def add_security_headers(response: R, nonce: str = "") -> R:
     return response
 
 
-def file_response(content: str | bytes, content_type: str, disposition: str) -> web.Response:
+def make_file_response(content: str | bytes, content_type: str, disposition: str) -> web.Response:
     """Return a file download; `disposition` completes the `Content-Disposition` header."""
     charset = "utf-8" if isinstance(content, str) else None
     body = content.encode() if isinstance(content, str) else content
@@ -140,13 +138,13 @@ class Route:
     either a pydantic model of the whole body or query, or single fields of the body or query."""
     model: type[BaseModel] | None
     """The model that validates the body or, for methods without a body, the query."""
-    answer: Any
+    result_type: Any
     """The type that is sent as JSON; None for a `Page` or another response."""
-    then: str = ""
-    """Where a form redirects, such as "/presets/{name}"; filled from the path or the answer."""
+    redirect: str = ""
+    """Where a form redirects, such as "/presets/{name}"; filled from the path or the result."""
     template: str = ""
-    """The template of the page that shows the handler's answer. The template's values are those of
-    the answer, if that is a mapping; any other answer is the value `found`."""
+    """The template of the page that shows the handler's result. The template's values are those of
+    the result, if that is a mapping; any other result is the value `found`."""
     other_scope: ApiScope | None = None
     """Another scope that grants access."""
 
@@ -172,11 +170,11 @@ class Route:
             request if kind is ConsoleRequest else self._argument(request.http, name, kind, body)
             for name, kind in self.parameters.items()
         ]
-        answer = await self.handler(*arguments)
-        if self.template and not isinstance(answer, Page | web.StreamResponse):
-            template_values = answer if isinstance(answer, Mapping) else {"found": answer}
+        result = await self.handler(*arguments)
+        if self.template and not isinstance(result, Page | web.StreamResponse):
+            template_values = result if isinstance(result, Mapping) else {"found": result}
             return Page(self.template, template_values)
-        return redirect(self._make_redirect_path(request.http, answer)) if self.then else answer
+        return redirect(self._make_redirect_path(request.http, result)) if self.redirect else result
 
     def _argument(self, http: web.Request, name: str, kind: Any, body: BaseModel | None) -> object:
         if name not in http.match_info:
@@ -184,24 +182,26 @@ class Route:
         path_part = http.match_info[name].replace("\0", "")  # PostgreSQL cannot store NUL
         return parse_number(path_part) if is_integer_type(kind) else path_part
 
-    def _make_redirect_path(self, http: web.Request, answer: object) -> str:
-        values = {**http.match_info, **(answer if isinstance(answer, Mapping) else {})}
-        return self.then.format_map({key: quote(str(one), safe="") for key, one in values.items()})
+    def _make_redirect_path(self, http: web.Request, result: object) -> str:
+        values = {**http.match_info, **(result if isinstance(result, Mapping) else {})}
+        return self.redirect.format_map(
+            {key: quote(str(one), safe="") for key, one in values.items()}
+        )
 
 
-def is_pydantic_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+def is_pydantic_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
-def is_integer_type(kind: Any) -> bool:
-    return kind is int or getattr(kind, "__origin__", None) is int
+def is_integer_type(annotation: Any) -> bool:
+    return annotation is int or getattr(annotation, "__origin__", None) is int
 
 
 def route(
     method_and_path: str,
     scope: ApiScope | None,
     *,
-    then: str = "",
+    redirect: str = "",
     template: str = "",
     other_scope: ApiScope | None = None,
 ) -> Callable[[Handler], Handler]:
@@ -220,7 +220,7 @@ def route(
             {one.name: one.annotation for one in parameters},
             _make_arguments_model(handler.__name__, path, parameters),
             None if isinstance(kind, type) and issubclass(kind, web.StreamResponse) else kind,
-            then,
+            redirect,
             template,
             other_scope,
         )

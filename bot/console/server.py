@@ -5,16 +5,9 @@ import contextlib
 import errno
 import ssl
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -37,27 +30,26 @@ _MAX_BODY_BYTES = 20 * 2**20
 _LISTEN_BACKLOG = 128
 _KEEP_ALIVE_SECONDS = 75.0
 """How long a connection may idle before its next request; proxies reuse connections for 60 s."""
-
 AddRoutes: TypeAlias = Callable[[web.Application], None]
 
 
 @contextlib.asynccontextmanager
 async def serve_http(
     settings: ConsoleSettings,
-    add_routes: Sequence[AddRoutes],
+    route_adders: Iterable[AddRoutes],
     *,
-    any_port: bool = False,
-    header_seconds: float = 10.0,
+    allows_any_port: bool = False,
+    header_timeout_seconds: float = 10.0,
 ) -> AsyncIterator[str]:
     """Serve HTTP during the block, and yield the server's address.
 
-    If the port is in use, the next free port is used, provided that no port is set or `any_port`
-    is true. Raises `SettingsError` if the port cannot be used, or the certificate is unreadable.
-    Clients must send the head of their first request within `header_seconds`.
+    If the port is in use, the next free port is used, provided that no port is set or
+    `allows_any_port` is true. Raises `SettingsError` if the port cannot be used, or the certificate
+    is unreadable. The head of the first request must arrive within `header_timeout_seconds`.
     """
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
-    for add_to_app in add_routes:
-        add_to_app(app)
+    for add_routes in route_adders:
+        add_routes(app)
     tls = _load_certificate(settings)
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=1, keepalive_timeout=_KEEP_ALIVE_SECONDS
@@ -65,10 +57,9 @@ async def serve_http(
     await runner.setup()
     web_server = cast("web.Server", runner.server)
     try:
-        any_port = any_port or "port" not in settings.model_fields_set
-        server = await _listen(
-            lambda: HeaderTimeout(web_server, header_seconds), settings, tls, any_port=any_port
-        )
+        allows_any_port = allows_any_port or "port" not in settings.model_fields_set
+        make_protocol = partial(HeaderTimeout, web_server, header_timeout_seconds)
+        server = await _listen(make_protocol, settings, tls, allows_any_port=allows_any_port)
         try:
             host, port = server.sockets[0].getsockname()[:2]
             yield f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -98,23 +89,25 @@ async def _listen(
     settings: ConsoleSettings,
     tls: ssl.SSLContext | None,
     *,
-    any_port: bool,
+    allows_any_port: bool,
 ) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    other_ports = (*range(settings.port + 1, settings.port + _PORTS_TO_TRY), 0) if any_port else ()
+    other_ports = (
+        (*range(settings.port + 1, settings.port + _PORTS_TO_TRY), 0) if allows_any_port else ()
+    )
     for port in (settings.port, *other_ports):
         try:
             return await loop.create_server(
                 make_protocol, settings.host, port, ssl=tls, backlog=_LISTEN_BACKLOG
             )
         except OSError as error:
-            if error.errno == errno.EADDRINUSE and port != 0 and any_port:
+            if error.errno == errno.EADDRINUSE and port != 0 and allows_any_port:
                 continue
             raise SettingsError(
                 f"cannot listen on {settings.host}:{port} ({error.strerror}); "
                 "set TROUPE_CONSOLE__PORT to a free port, or to 0 for any free port"
             ) from None
-    raise AssertionError("the last port is any free one")
+    raise AssertionError("port 0, which means any free port, was in use")
 
 
 _ADDRESS_FILE = "console-address"
@@ -138,19 +131,19 @@ def find_address(data_dir: Path) -> str | None:
         return None
 
 
-ListNotices = Callable[[], Sequence[str]]
+ListNotices = Callable[[], Iterable[str]]
 """Returns what operators should know even though the service works."""
 Probe = Callable[[], Awaitable[str | None]]
 """Returns None if a part of the service works, or else the reason in a few words."""
 
 
 def health_routes(
-    probes: Mapping[str, Probe], *, notices: ListNotices = tuple, probe_seconds: float = 2.0
+    probes: Mapping[str, Probe], *, list_notices: ListNotices = tuple, probe_seconds: float = 2.0
 ) -> AddRoutes:
     async def report_readiness(_: web.Request) -> web.Response:
         answers = await run_probes(probes, probe_seconds)
         is_ready = all(answer == "ok" for answer in answers.values())
-        report = {"ready": is_ready, "parts": answers, "notices": list(notices())}
+        report = {"ready": is_ready, "parts": answers, "notices": list(list_notices())}
         return web.json_response(report, status=200 if is_ready else 503)
 
     def add_routes(app: web.Application) -> None:
@@ -200,15 +193,17 @@ def webhook_routes(
     receivers: Iterable[WebhookReceiver],
     intake: Intake,
     *,
-    body_seconds: float = 10.0,
-    store_seconds: float = _STORE_TIMEOUT_SECONDS,
+    body_timeout_seconds: float = 10.0,
+    store_timeout_seconds: float = _STORE_TIMEOUT_SECONDS,
 ) -> AddRoutes:
     """Return webhook routes, which respond with 200 once a call is stored, or else with 503."""
 
     def add_routes(app: web.Application) -> None:
         for receiver in receivers:
             if receiver.webhook_path is not None:
-                webhook = _WebhookEndpoint(receiver, intake, body_seconds, store_seconds)
+                webhook = _WebhookEndpoint(
+                    receiver, intake, body_timeout_seconds, store_timeout_seconds
+                )
                 app.router.add_post(receiver.webhook_path, webhook.handle_call)
                 app.cleanup_ctx.append(webhook.cancel_at_shutdown)
 
@@ -219,12 +214,12 @@ def webhook_routes(
 class _WebhookEndpoint:
     receiver: WebhookReceiver
     intake: Intake
-    body_seconds: float
-    store_seconds: float
+    body_timeout_seconds: float
+    store_timeout_seconds: float
     store_tasks: set[asyncio.Task[bool]] = field(default_factory=set)
 
     async def cancel_at_shutdown(self, _: web.Application) -> AsyncIterator[None]:
-        """At shutdown, cancel calls that are still being stored; the platform repeats them."""
+        """At shutdown, cancel calls that are still being stored; the platform sends them again."""
         yield
         await cancel_and_wait(self.store_tasks)
 
@@ -234,7 +229,7 @@ class _WebhookEndpoint:
         if not self.receiver.is_authentic_call(_drop_repeated_headers(request.headers)):
             return web.Response(status=HTTPStatus.UNAUTHORIZED)
         try:
-            async with asyncio.timeout(self.body_seconds):
+            async with asyncio.timeout(self.body_timeout_seconds):
                 body = await request.clone(client_max_size=_MAX_CALL_BYTES).read()
         except TimeoutError:
             return web.Response(status=HTTPStatus.REQUEST_TIMEOUT)
@@ -246,9 +241,11 @@ class _WebhookEndpoint:
         store_task = asyncio.create_task(self.receiver.receive_call(body, self.intake))
         self.store_tasks.add(store_task)
         store_task.add_done_callback(self.store_tasks.discard)
-        done_tasks, _ = await asyncio.wait({store_task}, timeout=self.store_seconds)
+        done_tasks, _ = await asyncio.wait({store_task}, timeout=self.store_timeout_seconds)
         if not done_tasks:
-            return _make_retry_response(f"nothing was stored within {self.store_seconds:g} s")
+            return _make_retry_response(
+                f"nothing was stored within {self.store_timeout_seconds:g} s"
+            )
         try:
             is_understood = store_task.result()
         except (StoreError, PlatformError) as error:

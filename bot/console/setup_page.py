@@ -16,7 +16,7 @@ from bot.value_class import value_class
 
 SETUP_PATH = "/setup"
 _TEMPLATE_NAME = "setup.html"
-_Text = Annotated[str, Field(max_length=300)]
+_FormText = Annotated[str, Field(max_length=300)]
 
 
 @value_class
@@ -54,7 +54,7 @@ class SetupPage(RouteGroup):
 
     @route(f"POST {SETUP_PATH}/model", ApiScope.OPERATE, template=_TEMPLATE_NAME)
     async def check_model(
-        self, provider: _Text, model: _Text, key: _Text = "", address: _Text = ""
+        self, provider: _FormText, model: _FormText, key: _FormText = "", address: _FormText = ""
     ) -> web.Response | Values:
         """Ask the model a short question; if it answers, its settings can be saved."""
         choice = ModelChoice(provider, address.strip() or None, key.strip() or None, model.strip())
@@ -64,18 +64,18 @@ class SetupPage(RouteGroup):
     async def ask_for_admin(self, platform: str) -> web.Response | Values:
         return await self._try_step(platform, self.steps.ask_for_admin(platform))
 
-    async def _try_step(self, part: str, step: Awaitable[object]) -> web.Response | Values:
+    async def _try_step(self, step_name: str, step: Awaitable[object]) -> web.Response | Values:
         try:
             answer = await step
         except (BackendError, PlatformError, SettingsError) as error:
             text = error.text
             masked_text = text.with_values(self.mask) if isinstance(text, Text) else self.mask(text)
-            return await self._show_steps(problem=masked_text, problem_of=part)
+            return await self._show_steps(problem=masked_text, problem_of=step_name)
         if isinstance(answer, str):
             return await self._show_steps(answer=self.mask(answer))
         return redirect(SETUP_PATH)
 
-    @route(f"POST {SETUP_PATH}/{{platform}}/forget", ApiScope.OPERATE, then=SETUP_PATH)
+    @route(f"POST {SETUP_PATH}/{{platform}}/forget", ApiScope.OPERATE, redirect=SETUP_PATH)
     async def forget(self, platform: str) -> None:
         await self.steps.drop_bot(platform)
 

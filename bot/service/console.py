@@ -97,7 +97,7 @@ class ConsoleContainer:
                     container.history_router.preview_route,
                 ).preview,
                 to_incoming_message,
-                *(container.answer_log, editor.picture_path, COMMANDS, platforms_to_imitate()),
+                *(container.answer_log, editor.find_picture_path, COMMANDS, platforms_to_imitate()),
             ),
             AnswerPages(
                 container.answer_log,
@@ -143,7 +143,7 @@ class ConsoleContainer:
 
     def _read_names_and_pictures(self) -> Mapping[str, tuple[str, str]]:
         return {
-            name: (preset.character_name, self.preset_editor.picture_path(name))
+            name: (preset.character_name, self.preset_editor.find_picture_path(name))
             for name, preset in self._container.resolver.presets.items()
         }
 

@@ -72,7 +72,7 @@ class Service:
             yield
             return
         routes, any_port = self.http_routes(), container.may_take_any_port
-        async with serve_http(settings.console, routes, any_port=any_port) as address:
+        async with serve_http(settings.console, routes, allows_any_port=any_port) as address:
             notice = f"health at {address}/readyz"
             port = settings.console.port
             if port == 0 or address.endswith(f":{port}"):
@@ -94,7 +94,7 @@ class Service:
         """Return all HTTP routes of this process."""
         container, probes = self.container, self._probes()
         notices = container.provider_notices.find
-        routes = [health_routes(probes, notices=notices), container.webhook_routes]
+        routes = [health_routes(probes, list_notices=notices), container.webhook_routes]
         if container.has_console:
             routes.append(self.console.make_console(probes).add_routes)
         return routes

@@ -13,13 +13,13 @@ from bot.chat.receipt import Timings
 from bot.chat.web_channel import WebMessage
 from bot.console.answer_pages import build_waterfall
 from bot.console.message_view import view_message
-from bot.console.prompt_view import budget_segments
+from bot.console.prompt_view import make_budget_segments
 from tests.support.store import RECEIPT
 
 
 @given(tokens=st.integers(1, 10**6), limit=st.none() | st.integers(1, 10**6))
 def test_budget_segments_add_up(tokens: int, limit: int | None) -> None:
-    segments = budget_segments(replace(RECEIPT, usage=Usage(tokens), limit=limit))
+    segments = make_budget_segments(replace(RECEIPT, usage=Usage(tokens), limit=limit))
 
     assert sum(one.tokens for one in segments if one.section != "free") == tokens
     free = sum(one.tokens for one in segments if one.section == "free")

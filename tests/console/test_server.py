@@ -59,7 +59,7 @@ async def test_readyz_reports_the_result_of_each_probe(
     probe: Probe, status: int, shown: str
 ) -> None:
     notices = ["provider 'x' does not answer this worker"]
-    routes = health_routes({"part": probe}, notices=lambda: notices, probe_seconds=0.05)
+    routes = health_routes({"part": probe}, list_notices=lambda: notices, probe_seconds=0.05)
     async with serve_http(ANY_PORT, [routes]) as address:
         alive, _ = await get(f"{address}/healthz")
         found, text = await get(f"{address}/readyz")
@@ -172,7 +172,9 @@ async def answer_late(request: web.Request) -> web.Response:
 async def connect_client() -> AsyncIterator[socket.socket]:
     """Run a server, and yield a connected socket."""
     routes = [lambda app: app.router.add_post("/slow", answer_late)]
-    async with serve_http(ConsoleSettings(port=0), routes, header_seconds=HEAD_SECONDS) as address:
+    async with serve_http(
+        ConsoleSettings(port=0), routes, header_timeout_seconds=HEAD_SECONDS
+    ) as address:
         host, _, port = address.removeprefix("http://").partition(":")
         with socket.create_connection((host, int(port)), timeout=PATIENCE_SECONDS) as client:
             yield client

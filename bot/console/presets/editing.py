@@ -36,7 +36,6 @@ from bot.value_class import value_class
 
 MAX_CONTENT_CHARS = 4_000_000
 """The maximum length of a draft in characters, including any lorebook in it."""
-
 _MAX_AUDIT_CHARS = 4000
 _MAX_CHARS_CHECKED_AT_ONCE = 20_000  # takes about 10 ms
 
@@ -93,10 +92,10 @@ class PresetEditor:
     """Returns a line for each parameter that one of the preset's providers does not support."""
     open_folder: Callable[[], Path]
     """Returns the folder that presets are written to; raises `UserError`."""
-    prepare: Callable[[Preset], Preset]
+    prepare_preset: Callable[[Preset], Preset]
     """Prepares the model of a preset, and returns the preset as this process uses it; raises
     `SettingsError` if its provider is not set up or refuses its parameters."""
-    announce: Callable[[Sequence[str]], Awaitable[None]]
+    announce_presets: Callable[[Sequence[str]], Awaitable[None]]
     _long_check_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def list_presets(self) -> Sequence[ListedPreset]:
@@ -105,16 +104,16 @@ class PresetEditor:
         names = sorted(draft_names | self.resolver.presets.keys(), key=str.casefold)
         return [self._to_listed_preset(name, has_draft=name in draft_names) for name in names]
 
-    def picture_file(self, name: str) -> Path | None:
+    def find_picture_file(self, name: str) -> Path | None:
         """Return the file of a preset's character card if it is a PNG, or else None."""
         with contextlib.suppress(KeyError, UserError, OSError):
             file = card_file(self.open_folder(), self.resolver.presets[name])
-            with file.open("rb") as opened:
-                return file if opened.read(len(SIGNATURE)) == SIGNATURE else None
+            with file.open("rb") as stream:
+                return file if stream.read(len(SIGNATURE)) == SIGNATURE else None
         return None
 
-    def picture_path(self, name: str) -> str:
-        file = self.picture_file(name)
+    def find_picture_path(self, name: str) -> str:
+        file = self.find_picture_file(name)
         return "" if file is None else f"/presets/{quote(name, safe='')}/picture"
 
     def _to_listed_preset(self, name: str, *, has_draft: bool) -> ListedPreset:
@@ -129,7 +128,7 @@ class PresetEditor:
             has_draft,
             is_default=name == self.resolver.default.name,
             is_character=preset is None or preset.is_character,
-            picture=self.picture_path(name),
+            picture=self.find_picture_path(name),
         )
 
     async def open_preset(self, name: str) -> EditedPreset:
@@ -142,7 +141,7 @@ class PresetEditor:
             return EditedPreset(name, 0, "", draft)
         raise RequestRefused(404, translatable("There is no preset with this name."))
 
-    async def version_text(self, name: str, number: int) -> str:
+    async def read_version_text(self, name: str, number: int) -> str:
         """Return a version's text; raises `RequestRefused` with 404 if there is none."""
         version = await self.versions.find(name, number)
         if version is None:
@@ -171,7 +170,7 @@ class PresetEditor:
         edited = await self.open_preset(name)
         value = await self.parse_json(edited)
         if any(name.startswith(FIELD_PREFIX) for name in fields):
-            value = await self.with_lorebook(value)
+            value = await self.include_lorebook(value)
         new_value = apply_entry_forms(apply_form(value, fields), fields)
         content = edited.content if new_value == value else write_preset_json(new_value)
         return await self.save_draft(name, content, revision)
@@ -190,14 +189,14 @@ class PresetEditor:
             raise UserError(translatable("Fix the errors in the draft first."))
         return preset
 
-    async def with_lorebook(self, value: dict[str, object]) -> dict[str, object]:
+    async def include_lorebook(self, value: dict[str, object]) -> dict[str, object]:
         """Return a preset's JSON including its lorebook, even if the lorebook is in a file."""
         file = value.get("lorebook")
         if not isinstance(file, str):
             return value
         preset_file = self.open_folder() / "draft.json"
-        book = await asyncio.to_thread(read_lorebook_file, file, preset_file)
-        return {**value, "lorebook": book}
+        lorebook = await asyncio.to_thread(read_lorebook_file, file, preset_file)
+        return {**value, "lorebook": lorebook}
 
     async def begin_draft(
         self, name: str, content: str, source: ImportedFile | None, who: str, action: str
@@ -230,8 +229,9 @@ class PresetEditor:
 
     def accepts_parameter(self, preset: Preset, name: str, value: float) -> bool:
         """Whether all providers of a preset accept this value of a sampling parameter."""
-        bare, trial = (preset.model_copy(update={"parameters": one}) for one in ({}, {name: value}))
-        return self.find_unsupported_parameters(bare) == self.find_unsupported_parameters(trial)
+        presets = (preset.model_copy(update={"parameters": one}) for one in ({}, {name: value}))
+        problems_without, problems_with = map(self.find_unsupported_parameters, presets)
+        return problems_without == problems_with
 
     def _check(self, content: str) -> CheckedPreset:
         result = check_preset(content)
@@ -262,8 +262,8 @@ class PresetEditor:
 
 def _find_parameter_line(document: JsonDocument, text: str) -> int:
     """Return the line number of the parameter that an error's text quotes."""
-    quoted_name = re.search(r"'([^']+)'", text)
-    path = ("parameters", quoted_name[1]) if quoted_name else ("parameters",)
+    name_match = re.search(r"'([^']+)'", text)
+    path = ("parameters", name_match[1]) if name_match else ("parameters",)
     return document.line_at(path)
 
 

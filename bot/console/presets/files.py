@@ -10,7 +10,7 @@ from aiohttp import web
 
 from bot.chat.drafts import ImportedFile
 from bot.console.presets.editing import EditedPreset, PresetEditor
-from bot.console.routes import file_response
+from bot.console.routes import make_file_response
 from bot.errors import CharacterError, TemplateError, UserError
 from bot.importers.card import CardContainer, encode_card, load_card, read_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
@@ -148,7 +148,7 @@ async def send_preset(editor: PresetEditor, edited: EditedPreset, form: ExportFo
     content = await asyncio.to_thread(_export_bytes, editor, preset, form)
     name = f"{edited.name}.{form}" if form is not ExportForm.MODELFILE else "Modelfile"
     content_type = _CONTENT_TYPES.get(form, "application/octet-stream")
-    return file_response(content, content_type, f"filename*=UTF-8''{quote(name, safe='')}")
+    return make_file_response(content, content_type, f"filename*=UTF-8''{quote(name, safe='')}")
 
 
 def _export_bytes(editor: PresetEditor, preset: Preset, form: ExportForm) -> bytes:

@@ -15,7 +15,6 @@ LONG_TEXT_FIELDS = frozenset({
     "system", "persona", "personality", "scenario", "greeting", "post_history_instructions",
     "story_string", "template", "system_template", "user_template", "assistant_template",
 })  # fmt: skip
-
 KEYS_NOT_IN_FORM = frozenset({
     "name", "version",  # what the preset is, not how it answers
     "parameters.n", "parameters.best_of",  # Troupe asks for one answer
@@ -179,7 +178,7 @@ def _escape_line(text: str) -> str:
     return text.replace("\r", "\\r")
 
 
-_ESCAPED_CHARACTER = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPE_PATTERN = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 
 
@@ -244,4 +243,4 @@ def normalize_lines(text: str) -> str:
 
 
 def _unescape_line(text: str) -> str:
-    return _ESCAPED_CHARACTER.sub(lambda found: _ESCAPES.get(found[1], found[1]), text)
+    return _ESCAPE_PATTERN.sub(lambda found: _ESCAPES.get(found[1], found[1]), text)

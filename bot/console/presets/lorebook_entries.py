@@ -76,18 +76,18 @@ class EntryForm:
     fields: Sequence[FormField]
 
 
-def entry_form(book: object, number: int) -> EntryForm | None:
+def make_entry_form(lorebook: object, number: int) -> EntryForm | None:
     """Return an entry's form; None if the entry is missing or not an object."""
-    entry = _find_entry(book, number)
+    entry = _find_entry(lorebook, number)
     if entry is None:
         return None
     fields = []
     for spec in _FIELD_SPECS:
         name = spec.path[0]
         field_spec = replace(spec, path=(FIELD_PREFIX.rstrip("."), str(number), name))
-        texts = value_to_texts(spec, _get_value(book, entry, name))
+        texts = value_to_texts(spec, _get_value(lorebook, entry, name))
         fields.append(FormField(field_spec, f"entry.{name}", texts))
-    title = str(_get_value(book, entry, "name") or "") or fields[1].texts[0].replace("\n", ", ")
+    title = str(_get_value(lorebook, entry, "name") or "") or fields[1].texts[0].replace("\n", ", ")
     return EntryForm(number, title, fields)
 
 
@@ -97,28 +97,28 @@ def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) ->
     Fields have names such as "lorebook.3.keys"; missing entries are ignored.
     """
     new_value: dict[str, Any] = json.loads(json.dumps(value))
-    book = new_value.get("lorebook")
+    lorebook = new_value.get("lorebook")
     numbers = {name.split(".")[1] for name in fields if name.startswith(FIELD_PREFIX)}
     for number in sorted(int(one) for one in numbers if one.isascii() and one.isdecimal()):
-        entry = _find_entry(book, number)
+        entry = _find_entry(lorebook, number)
         for spec in _FIELD_SPECS if entry is not None else ():
             name = spec.path[0]
             new_text = fields.get(f"{FIELD_PREFIX}{number}.{name}")
-            old_text = normalize_lines(value_to_texts(spec, _get_value(book, entry, name))[0])
+            old_text = normalize_lines(value_to_texts(spec, _get_value(lorebook, entry, name))[0])
             if new_text is not None and normalize_lines(new_text) != old_text:
-                _set_value(book, entry, name, texts_to_value(spec, [normalize_lines(new_text)]))
+                _set_value(lorebook, entry, name, texts_to_value(spec, [normalize_lines(new_text)]))
     return new_value
 
 
 def add_entry(value: Mapping[str, object]) -> tuple[dict[str, object], int]:
     """Return the preset with an empty lorebook entry, and its number, or raise `ValueError`."""
     new_value: dict[str, Any] = json.loads(json.dumps(value))
-    book = new_value.get("lorebook")
-    if book is None:
-        book = new_value["lorebook"] = {"entries": []}
-    entries = book.get("entries") if isinstance(book, dict) else None
+    lorebook = new_value.get("lorebook")
+    if lorebook is None:
+        lorebook = new_value["lorebook"] = {"entries": []}
+    entries = lorebook.get("entries") if isinstance(lorebook, dict) else None
     if not isinstance(entries, dict | list) or len(entries) >= MAX_ENTRIES:
-        raise ValueError(book)
+        raise ValueError(lorebook)
     if isinstance(entries, list):
         entries.append(
             {"keys": [], "content": "", "extensions": {}, "enabled": True, "insertion_order": 100}
@@ -132,34 +132,34 @@ def add_entry(value: Mapping[str, object]) -> tuple[dict[str, object], int]:
 def remove_entry(value: Mapping[str, object], number: int) -> dict[str, object]:
     """Return a preset's JSON without one entry; raises `KeyError` if there is none."""
     new_value: dict[str, Any] = json.loads(json.dumps(value))
-    book: Any = new_value.get("lorebook")
-    if not 1 <= number <= len(_list_entries(book)):
+    lorebook: Any = new_value.get("lorebook")
+    if not 1 <= number <= len(_list_entries(lorebook)):
         raise KeyError(number)
-    entries = book["entries"]
+    entries = lorebook["entries"]
     del entries[number - 1 if isinstance(entries, list) else list(entries)[number - 1]]
     return new_value
 
 
-def _list_entries(book: object) -> Sequence[Any]:
-    entries = book.get("entries") if isinstance(book, Mapping) else None
+def _list_entries(lorebook: object) -> Sequence[Any]:
+    entries = lorebook.get("entries") if isinstance(lorebook, Mapping) else None
     if isinstance(entries, Mapping):
         return list(entries.values())
     return entries if isinstance(entries, list) else []
 
 
-def _find_entry(book: object, number: int) -> Any:
-    entries = _list_entries(book)
+def _find_entry(lorebook: object, number: int) -> Any:
+    entries = _list_entries(lorebook)
     entry = entries[number - 1] if 1 <= number <= len(entries) else None
     return entry if isinstance(entry, Mapping) else None
 
 
-def _is_card(book: object) -> bool:
-    return isinstance(book, Mapping) and isinstance(book.get("entries"), list)
+def _is_card(lorebook: object) -> bool:
+    return isinstance(lorebook, Mapping) and isinstance(lorebook.get("entries"), list)
 
 
-def _find_field_path(book: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
+def _find_field_path(lorebook: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
     """Return the path of an entry's field; if a card stores it twice, the one that takes effect."""
-    if not _is_card(book):
+    if not _is_card(lorebook):
         return _WORLD_INFO_KEYS.get(name, (name,))
     if name == "name" and not entry.get("name") and entry.get("comment"):
         return ("comment",)
@@ -168,11 +168,11 @@ def _find_field_path(book: object, entry: Mapping[str, object], name: str) -> tu
     return _CARD_PATHS.get(name, (name,))
 
 
-def _get_value(book: object, entry: Mapping[str, object], name: str) -> object:
+def _get_value(lorebook: object, entry: Mapping[str, object], name: str) -> object:
     """Return a field's value for the form; None means the default."""
-    value = value_at(entry, _find_field_path(book, entry, name))
+    value = value_at(entry, _find_field_path(lorebook, entry, name))
     choice_names = _NUMBERED_CHOICES.get(name, ())
-    if name == "enabled" and not _is_card(book):
+    if name == "enabled" and not _is_card(lorebook):
         disable_flag = entry.get("disable")
         return not disable_flag if isinstance(disable_flag, bool) else disable_flag
     if choice_names and type(value) is int and 0 <= value < len(choice_names):
@@ -180,16 +180,16 @@ def _get_value(book: object, entry: Mapping[str, object], name: str) -> object:
     return value
 
 
-def _set_value(book: object, entry: dict[str, Any], name: str, new_value: object) -> None:
+def _set_value(lorebook: object, entry: dict[str, Any], name: str, new_value: object) -> None:
     """Set an entry's field; None means the default."""
-    path, choice_names = _find_field_path(book, entry, name), _NUMBERED_CHOICES.get(name, ())
+    path, choice_names = _find_field_path(lorebook, entry, name), _NUMBERED_CHOICES.get(name, ())
     value = _REQUIRED_FIELDS.get(name) if new_value is None else new_value
     if new_value in choice_names:
         value = choice_names.index(str(new_value))
     if name == "position":
         entry.pop("position", None)
-        path = ("extensions", "position") if _is_card(book) else path
-    elif name == "enabled" and not _is_card(book):
+        path = ("extensions", "position") if _is_card(lorebook) else path
+    elif name == "enabled" and not _is_card(lorebook):
         path, value = ("disable",), None if new_value is None else not new_value
     elif name == "secondary_keys" and new_value is not None:
         entry["selective"] = True  # otherwise secondary keys are ignored

@@ -84,7 +84,7 @@ Revision = Annotated[
     ),
 ]
 EntryNumber = Annotated[int, Field(ge=1, le=_MAX_INT)]
-OpenEntryNumber = Annotated[
+OptionalEntryNumber = Annotated[
     int, Field(ge=0, le=_MAX_INT, description="The lorebook entry that is edited; 0: none.")
 ]
 OptionalName = Annotated[str, Field(max_length=64)]
@@ -108,7 +108,7 @@ class EditorQuery(BaseModel):
     against: int = Field(0, ge=0, le=_MAX_INT, description="The version to compare with.")
     find: str = Field("", max_length=200)
     text: TrialText = ""
-    entry: OpenEntryNumber = 0
+    entry: OptionalEntryNumber = 0
 
 
 NewPresetName = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
@@ -181,7 +181,7 @@ class PresetPages(RouteGroup):
         use_counts = await self.count_uses()
         return {**_filter_presets(presets, query.find), "count": len(presets), "used": use_counts}
 
-    @route("POST /presets/new", ApiScope.PRESETS, then=_PATH)
+    @route("POST /presets/new", ApiScope.PRESETS, redirect=_PATH)
     async def create(
         self, request: ConsoleRequest, name: NewPresetName, template: OptionalName = "character"
     ) -> Mapping[str, str]:
@@ -218,7 +218,7 @@ class PresetPages(RouteGroup):
         old_text, new_text = edited.published_text, edited.content
         lines, change_count = await asyncio.to_thread(compare_lines, old_text, new_text)
         if compared_version != edited.version:
-            compared_text = await self.editor.version_text(name, compared_version)
+            compared_text = await self.editor.read_version_text(name, compared_version)
             lines, _ = await asyncio.to_thread(compare_lines, compared_text, new_text)
         result = await self.editor.check(edited.content)
         is_preview, is_lorebook = query.view == "preview", query.tab == "lorebook"
@@ -269,7 +269,7 @@ class PresetPages(RouteGroup):
     @route(f"GET {_PATH}/picture", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def send_picture(self, name: str) -> web.Response:
         """Send the picture of a preset's character card, without the character's data."""
-        file = self.editor.picture_file(name)
+        file = self.editor.find_picture_file(name)
         try:
             card_bytes = b"" if file is None else await asyncio.to_thread(file.read_bytes)
             png_bytes, *_ = read_png(card_bytes)
@@ -288,11 +288,11 @@ class PresetPages(RouteGroup):
     @route(f"GET {_API_PATH}/versions/{{number}}", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def show_version(self, name: str, number: int) -> Mapping[str, int | str]:
         """Get the text of a version."""
-        return {"version": number, "content": await self.editor.version_text(name, number)}
+        return {"version": number, "content": await self.editor.read_version_text(name, number)}
 
     @route(f"GET {_API_PATH}/tokens", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def count_tokens(
-        self, name: str, entry: OpenEntryNumber = 0
+        self, name: str, entry: OptionalEntryNumber = 0
     ) -> Mapping[str, Mapping[str, int] | int | None]:
         """Count the tokens of each text in the draft with its model's tokenizer.
 
@@ -328,7 +328,7 @@ class PresetPages(RouteGroup):
         return await self._to_detail(await self.editor.save_fields(name, fields, revision))
 
     @route(f"DELETE {_API_PATH}/draft", ApiScope.PRESETS)
-    async def discard(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
+    async def discard_draft(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Discard a preset's draft."""
         edited, draft = await self._open_draft(name)
         await self.editor.drafts.delete(name)
@@ -337,12 +337,12 @@ class PresetPages(RouteGroup):
 
     @route(f"POST {_PATH}/discard", ApiScope.PRESETS)
     async def discard_by_form(self, request: ConsoleRequest, name: str) -> web.Response:
-        await self.discard(request, name)
+        await self.discard_draft(request, name)
         is_published = name in self.editor.resolver.presets
         return redirect(preset_path(name) if is_published else "/presets")
 
     @route(f"POST {_API_PATH}/publish", ApiScope.PRESETS)
-    @route(f"POST {_PATH}/publish", ApiScope.PRESETS, then=f"{_PATH}?tab=versions")
+    @route(f"POST {_PATH}/publish", ApiScope.PRESETS, redirect=f"{_PATH}?tab=versions")
     async def publish(
         self, request: ConsoleRequest, name: str, revision: Revision
     ) -> Mapping[str, str | int]:
@@ -355,8 +355,8 @@ class PresetPages(RouteGroup):
         editor.check_name(name, editor.resolver.presets.keys() - {name})
         live_preset = await asyncio.to_thread(self._write_files, preset, draft)
         number = (await editor.versions.save([preset_version(live_preset)]))[name]
-        editor.resolver.publish(editor.prepare(live_preset), number)
-        await editor.announce([name])
+        editor.resolver.publish(editor.prepare_preset(live_preset), number)
+        await editor.announce_presets([name])
         await editor.drafts.delete(name)
         text = export_preset(live_preset)
         await self._log_action(request, "publish", f"{name} v{number}", edited.published_text, text)
@@ -389,17 +389,17 @@ class PresetPages(RouteGroup):
         if draft.source is not None:
             write_whole_file(card_file(folder, preset), draft.source.content)
         live_preset = merge_character_file(live_preset, folder)[0]
-        self.editor.prepare(live_preset)
+        self.editor.prepare_preset(live_preset)
         write_preset(folder, preset)
         return live_preset
 
     @route(f"POST {_API_PATH}/rollback", ApiScope.PRESETS)
-    @route(f"POST {_PATH}/rollback", ApiScope.PRESETS, then=f"{_PATH}?tab=changes")
+    @route(f"POST {_PATH}/rollback", ApiScope.PRESETS, redirect=f"{_PATH}?tab=changes")
     async def go_back(
         self, request: ConsoleRequest, name: str, version: EntryNumber
     ) -> PresetDetail:
         """Make an old version's text the draft."""
-        content = await self.editor.version_text(name, version)
+        content = await self.editor.read_version_text(name, version)
         edited = await self.editor.open_preset(name)
         new_draft = await self.editor.save_draft(name, content, edited.revision)
         await self._log_action(request, "go back", f"{name} v{version}", edited.content, content)
@@ -411,7 +411,7 @@ class PresetPages(RouteGroup):
         await self.editor.log_change(request.caller.name, action, subject, before, after)
 
     @route(f"POST {_API_PATH}/copies", ApiScope.PRESETS)
-    @route(f"POST {_PATH}/copy", ApiScope.PRESETS, then=_PATH)
+    @route(f"POST {_PATH}/copy", ApiScope.PRESETS, redirect=_PATH)
     async def copy(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
         """Copy a preset to a draft with another name."""
         edited = await self.editor.open_preset(name)
@@ -431,7 +431,7 @@ class PresetPages(RouteGroup):
         return {"name": name}
 
     @route(f"DELETE {_API_PATH}", ApiScope.PRESETS)
-    @route(f"POST {_PATH}/delete", ApiScope.PRESETS, then="/presets")
+    @route(f"POST {_PATH}/delete", ApiScope.PRESETS, redirect="/presets")
     async def delete(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Delete a preset with its file and draft; its versions are kept."""
         editor = self.editor
@@ -447,7 +447,7 @@ class PresetPages(RouteGroup):
             await asyncio.to_thread(delete_preset_file, editor.open_folder(), preset)
             await editor.versions.save([PresetVersion(name, "", 1)])
             editor.resolver.remove(name)
-            await editor.announce([name])
+            await editor.announce_presets([name])
         await editor.drafts.delete(name)
         await self._log_action(request, "delete preset", name, edited.content, "")
         return {"name": name}
@@ -484,11 +484,13 @@ class PresetPages(RouteGroup):
         return Page("presets/imported.html", values) if notes else redirect(address)
 
     @route(f"POST {_API_PATH}/lorebook/entries", ApiScope.PRESETS)
-    @route(f"POST {_PATH}/lorebook/add", ApiScope.PRESETS, then=f"{_LOREBOOK_PATH}&entry={{entry}}")
+    @route(
+        f"POST {_PATH}/lorebook/add", ApiScope.PRESETS, redirect=f"{_LOREBOOK_PATH}&entry={{entry}}"
+    )
     async def add_entry(self, name: str, revision: Revision) -> Mapping[str, int]:
         """Add an empty entry to the draft's lorebook; entries count from 1."""
         try:
-            new_value, number = add_entry(await self._read_with_lorebook(name))
+            new_value, number = add_entry(await self._read_json_with_lorebook(name))
         except ValueError:
             text = translatable("The lorebook is full, or its JSON has no list of entries.")
             raise UserError(text) from None
@@ -496,22 +498,22 @@ class PresetPages(RouteGroup):
         return {"revision": edited.revision, "entry": number}
 
     @route(f"DELETE {_API_PATH}/lorebook/entries/{{entry}}", ApiScope.PRESETS)
-    @route(f"POST {_PATH}/lorebook/remove", ApiScope.PRESETS, then=_LOREBOOK_PATH)
+    @route(f"POST {_PATH}/lorebook/remove", ApiScope.PRESETS, redirect=_LOREBOOK_PATH)
     async def remove_entry(self, name: str, entry: EntryNumber, revision: Revision) -> PresetDetail:
         """Remove an entry from the draft's lorebook."""
         try:
-            new_value = remove_entry(await self._read_with_lorebook(name), entry)
+            new_value = remove_entry(await self._read_json_with_lorebook(name), entry)
         except KeyError:
             raise RequestRefused(404, translatable("There is no such entry.")) from None
         return await self.save(name, write_preset_json(new_value), revision)
 
-    async def _read_with_lorebook(self, name: str) -> dict[str, object]:
+    async def _read_json_with_lorebook(self, name: str) -> dict[str, object]:
         value = await self.editor.parse_json(await self.editor.open_preset(name))
-        return await self.editor.with_lorebook(value)
+        return await self.editor.include_lorebook(value)
 
     @route(f"GET {_PATH}/test", ApiScope.READ, template="presets/test.html")
     @route(f"POST {_API_PATH}/test", ApiScope.READ)
-    async def test(
+    async def test_draft(
         self, request: ConsoleRequest, name: str
     ) -> Mapping[str, str | int | bool | Sequence[Mapping[str, str | int | None]]]:
         """Compose the draft's prompts for recorded conversations; no model is called.
@@ -520,7 +522,7 @@ class PresetPages(RouteGroup):
         something no longer fits. Paid services are used only for callers who may spend money.
         """
         edited = await self.editor.open_preset(name)
-        published_preset, draft_preset = await self._parse_versions(edited)
+        published_preset, draft_preset = await self._parse_both_versions(edited)
         if published_preset is None:
             raise UserError(translatable("This preset has not answered anything yet."))
         trials = []
@@ -542,33 +544,34 @@ class PresetPages(RouteGroup):
     ) -> Mapping[str, Sequence[TrialAnswer | DifferingPiece] | bool]:
         """Get and compare answers of the published version and the draft; this counts as usage."""
         edited = await self.editor.open_preset(name)
-        published, draft_preset = await self._parse_versions(edited)
-        sample = await self.previews.find_scene(name, scene)
+        published_preset, draft_preset = await self._parse_both_versions(edited)
+        trial_scene = await self.previews.find_scene(name, scene)
         tasks = []
         async with asyncio.TaskGroup() as group:
-            if published is not None:
-                tasks.append(group.create_task(self._try_answer(published, edited.version, sample)))
-            if edited.draft is not None or published is None:
-                tasks.append(group.create_task(self._try_answer(draft_preset, None, sample)))
+            if published_preset is not None:
+                trial = self._try_preset(published_preset, edited.version, trial_scene)
+                tasks.append(group.create_task(trial))
+            if edited.draft is not None or published_preset is None:
+                tasks.append(group.create_task(self._try_preset(draft_preset, None, trial_scene)))
         answers = [task.result() for task in tasks]
         texts = [one.text for one in answers]
         pieces = compare_texts(*texts) if len(texts) > 1 and all(texts) else []
         answers_differ = any(one.change != "same" for one in pieces)
         return {"answers": answers, "pieces": pieces, "differ": answers_differ}
 
-    async def _parse_versions(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
+    async def _parse_both_versions(self, edited: EditedPreset) -> tuple[Preset | None, Preset]:
         draft_preset = await self.editor.parse_preset(edited)
         if not edited.published_text:
             return None, draft_preset
         return (await self.editor.check(edited.published_text)).preset, draft_preset
 
-    async def _try_answer(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
+    async def _try_preset(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
         receipt, problem = await self.previews.compose(preset, None, scene, may_spend=True)
         if receipt is None:
             return TrialAnswer(version, "", problem=problem)
         try:
             conversation = scene.message.address.conversation
-            prepared_preset = await self.previews.prepare(preset)
+            prepared_preset = await self.previews.prepare_preset(preset)
             answer = await self.ask_model(prepared_preset, receipt.prompt, conversation)
         except (UserError, BackendError, RequestRefused, SettingsError) as error:
             return TrialAnswer(version, "", problem=error.text)

@@ -11,7 +11,7 @@ from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
 from bot.console.presets.editing import EditedPreset, PresetEditor
 from bot.console.presets.form import field_specs, value_at
-from bot.console.presets.lorebook_entries import entry_form
+from bot.console.presets.lorebook_entries import make_entry_form
 from bot.console.prompt_preview import DraftComposer
 from bot.console.prompt_view import PieceKind, cut_at_marks, view_prompt
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
@@ -53,16 +53,12 @@ SAMPLE_SCENES: Mapping[str, Sequence[tuple[str, str]]] = {
     "first": (("Alice", "Hello! Who are you, and what can you do?"),),
 }
 """Sample scenes as (speaker, text) lines, default scene first; labels.html has the titles."""
-
-
 _MAX_RECORDED_SCENES = 24
 _LOREBOOK_PROMPT_DIVISOR = 4  # a lorebook without a budget gets a quarter, as in prompts
-_TOKENS_WITHOUT_LIMIT = 1024
+_DEFAULT_LOREBOOK_TOKENS = 1024
 _MAX_SEARCHED_ANSWERS = 200
 _RECORDED_PREFIX = "recorded "
 _FIX_DRAFT_NOTICE = translatable("The draft has errors; the JSON tab lists them by line.")
-
-
 _NO_ENTRY: Mapping[str, object] = {"form": None, "file": "", "problem": ""}
 _NO_TRIAL: Mapping[str, object] = {"trial": None, "pieces": (), "problem": ""}
 
@@ -105,7 +101,7 @@ class DraftPreviews:
                 texts[spec.name] = value
         try:
             texts |= await self._list_entry_texts(result.value, entry)
-            preset = await self.prepare(result.preset)
+            preset = await self.prepare_preset(result.preset)
             counts = await self.composer.count_tokens(preset, list(texts.values()))
         except (UserError, BackendError, SettingsError):
             return {}  # the preview shows the reason
@@ -114,8 +110,8 @@ class DraftPreviews:
     async def _list_entry_texts(self, value: dict[str, object], number: int) -> dict[str, str]:
         if not number:
             return {}
-        lorebook = (await self.editor.with_lorebook(value)).get("lorebook")
-        form = entry_form(lorebook, number)
+        lorebook = (await self.editor.include_lorebook(value)).get("lorebook")
+        form = make_entry_form(lorebook, number)
         fields = form.fields if form is not None else ()
         return {one.spec.name: one.texts[0] for one in fields if one.spec.kind == "long"}
 
@@ -135,19 +131,19 @@ class DraftPreviews:
     ) -> tuple[Receipt | None, str]:
         """Compose the prompt for a scene; return its receipt, or the reason why that fails."""
         try:
-            preset = await self.prepare(preset)
+            preset = await self.prepare_preset(preset)
             return await self.composer.compose(preset, version, scene, may_spend=may_spend), ""
         except (UserError, BackendError, SettingsError) as error:
             return None, error.text
 
-    async def prepare(self, preset: Preset) -> Preset:
+    async def prepare_preset(self, preset: Preset) -> Preset:
         """Load the files of a preset, and prepare its model; raises `SettingsError`."""
-        return self.editor.prepare(await asyncio.to_thread(self.editor.load_files, preset))
+        return self.editor.prepare_preset(await asyncio.to_thread(self.editor.load_files, preset))
 
     async def find_prepared_preset(self, name: str) -> Preset:
         """Return the prepared draft of a preset or, if there is none, the published version."""
         edited = await self.editor.open_preset(name)
-        return await self.prepare(await self.editor.parse_preset(edited))
+        return await self.prepare_preset(await self.editor.parse_preset(edited))
 
 
 def recorded_scene_id(conversation: str) -> str:
@@ -161,12 +157,12 @@ async def open_entry(
     if value is None:
         return {**_NO_ENTRY, "problem": translatable("The draft is not valid JSON. Fix it first.")}
     try:
-        lorebook = (await editor.with_lorebook(value)).get("lorebook")
+        lorebook = (await editor.include_lorebook(value)).get("lorebook")
     except (UserError, SettingsError) as error:
         return {**_NO_ENTRY, "problem": error.text}
     file = value.get("lorebook")
     file_name = file if isinstance(file, str) else ""
-    return {**_NO_ENTRY, "form": entry_form(lorebook, number), "file": file_name}
+    return {**_NO_ENTRY, "form": make_entry_form(lorebook, number), "file": file_name}
 
 
 async def view_lorebook(
@@ -187,7 +183,7 @@ async def view_lorebook(
     counter = get_counter(counter_name) if counter_name else counter_for_model(preset.model)
     await counter.load()
     limit = preset.max_input_tokens
-    max_tokens = limit // _LOREBOOK_PROMPT_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT
+    max_tokens = limit // _LOREBOOK_PROMPT_DIVISOR if limit else _DEFAULT_LOREBOOK_TOKENS
     trial = await asyncio.to_thread(try_lorebook, lorebook, text, budget=max_tokens, count=counter)
     marks = [(one, PieceKind.KEY) for one in trial.marks]
     return {**_NO_TRIAL, "trial": trial, "pieces": list(cut_at_marks(text, marks))}

@@ -16,7 +16,7 @@ from bot.console.presets.form import (
     make_form_fields,
     narrow_range,
 )
-from bot.console.presets.lorebook_entries import entry_form
+from bot.console.presets.lorebook_entries import make_entry_form
 from bot.prompting.presets.preset import Preset
 
 PRESET: dict[str, object] = {
@@ -49,7 +49,7 @@ def test_every_label_and_group_belongs_to_a_key_of_the_schema() -> None:
     template = PageRenderer(())._environment.get_template("presets/labels.html")
     shown: Any = template.make_module({"_": str})
     fields = make_form_fields(PRESET).keys()
-    entry = entry_form({"entries": [{}]}, 1)
+    entry = make_entry_form({"entries": [{}]}, 1)
     assert entry is not None
     assert {name for _, group in shown.groups for name in group} <= fields
     assert shown.labels.keys() <= {*fields, *(one.label for one in entry.fields)}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bot.console.presets.lorebook_entries import (
     add_entry,
     apply_entry_forms,
-    entry_form,
+    make_entry_form,
     remove_entry,
 )
 from bot.prompting.lorebook.files import read_lorebook
@@ -37,7 +37,7 @@ BOOKS = pytest.mark.parametrize("book", [WORLD_INFO, CARD], ids=["world info", "
 
 def untouched_fields(book: object, number: int) -> dict[str, str]:
     """Return the fields that a browser sends if nothing in the form is changed."""
-    form = entry_form(book, number)
+    form = make_entry_form(book, number)
     assert form is not None
     return {one.spec.name: one.texts[0].replace("\n", "\r\n") for one in form.fields}
 
@@ -139,9 +139,9 @@ def test_entries_are_added_and_removed(book: dict[str, Any]) -> None:
         remove_entry(left, 3)
 
 
-def test_invalid_lorebook_has_no_entries_and_accepts_none() -> None:
+def test_invalid_lorebook_lists_no_entries_and_refuses_new_ones() -> None:
     for book in (None, 7, "book.json", {}, {"entries": 3}, {"entries": [1]}):
-        assert entry_form(book, 1) is None
+        assert make_entry_form(book, 1) is None
     with pytest.raises(ValueError, match="entries"):
         add_entry({"lorebook": {"entries": 3}})
 

@@ -38,7 +38,7 @@ WEBHOOK = {"mode": "webhook", "webhook_url": ADDRESS, "webhook_secret": SecretSt
 async def called(rig: Rig, *, is_standby: bool = False, **seconds: float) -> AsyncIterator[str]:
     """Serve the webhook of a bot; register it with Telegram unless the process is on standby."""
     bot = rig.bot(**WEBHOOK)
-    most = dict.fromkeys(("body_seconds", "store_seconds"), PATIENCE_SECONDS)
+    most = dict.fromkeys(("body_timeout_seconds", "store_timeout_seconds"), PATIENCE_SECONDS)
     routes = webhook_routes([bot], rig.intake, **(most | seconds))
     async with serve_http(ConsoleSettings(port=0), [routes]) as address:
         bot._settings.webhook_url = f"{address}{PATH}"
@@ -115,7 +115,7 @@ async def test_webhook_call_during_a_database_hang_is_stored_later(
     headers = {HEADER: SECRET}
     with capture_logs() as logs:
         async with (
-            called(rig, is_standby=True, store_seconds=0.1) as address,
+            called(rig, is_standby=True, store_timeout_seconds=0.1) as address,
             aiohttp.ClientSession() as session,
         ):
             for _ in range(2):
@@ -188,7 +188,7 @@ async def test_hostile_webhook_call_is_refused(
             pass
     seconds: dict[str, float] = {}
     if "net" in given:
-        body, seconds = slow_body(), {"body_seconds": BODY_SECONDS}
+        body, seconds = slow_body(), {"body_timeout_seconds": BODY_SECONDS}
     rig.intake.failures = math.inf if "env" in given else 0
     async with called(rig, is_standby=True, **seconds) as address:
         calls = 2 if "replay" in given else 1
