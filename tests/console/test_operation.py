@@ -109,7 +109,7 @@ def make_parts(parts: Parts) -> MakeParts:
     ]
 
 
-async def test_state_lists_open_breakers_models_and_waiting_requests(
+async def test_state_lists_open_circuit_breakers_models_and_waiting_requests(
     console: ConsoleUnderTest, parts: Parts
 ) -> None:
     await parts.rate_limits.block_calls("telegram:-7 send", 500)

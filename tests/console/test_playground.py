@@ -139,7 +139,7 @@ async def test_previewed_prompt_equals_the_prompt_of_the_answer(playground: Play
     assert prompts[0] == prompts[1] != []
 
 
-async def test_missing_answer_is_predicted_and_explained(playground: Playground) -> None:
+async def test_preview_explains_why_nobody_would_answer(playground: Playground) -> None:
     await open_with_alice(playground)
     _, shown = await playground.send(
         f"{playground.path}/next", author="web:alice", text="good evening"

@@ -113,7 +113,7 @@ def count_history_requests(where: DiscordChat) -> int:
     return sum((one["method"], one["path"]) == ("GET", path) for one in where.platforms.discord.log)
 
 
-async def test_observed_messages_are_background_even_after_a_restart(
+async def test_observed_messages_are_context_even_after_a_restart(
     platforms: Platforms, model: Model, installed: Service
 ) -> None:
     service = installed

@@ -62,7 +62,7 @@ def _check(platforms: Platforms) -> CheckResult:
     return check_transcripts(post for post in platforms.messages() if _NOTICE not in post.text)
 
 
-async def test_fatal_message_is_set_aside_and_fifty_other_messages_are_answered(
+async def test_message_that_kills_the_service_is_set_aside_and_fifty_others_are_answered(
     services: Sequence[Service], platforms: Platforms
 ) -> None:
     fatal = platforms.telegram_dm()

@@ -174,7 +174,7 @@ async def test_closed_discord_client_is_replaced(running: Service, platforms: Pl
 
 
 @at("channel")
-async def test_only_an_admin_changes_a_preset(where: DiscordChat, model: Model) -> None:
+async def test_only_an_admin_can_change_a_preset(where: DiscordChat, model: Model) -> None:
     platforms, member = where.platforms, where.people[0]
     with pytest.raises(SetupError, match="default-member-permissions"):
         await where.slash(member, "preset list")

@@ -298,7 +298,9 @@ ELSEWHERE = {
 
 
 @pytest.mark.parametrize(("title", "given"), with_ours("admin_authz", OURS))
-async def test_only_admins_change_anything(deployment: Deployment, title: str, given: Any) -> None:
+async def test_only_admins_can_change_anything(
+    deployment: Deployment, title: str, given: Any
+) -> None:
     scenario = OURS.get(title) or SCENARIOS.get(title)
     if scenario is None:
         skip_for(ELSEWHERE[title])

@@ -118,7 +118,7 @@ async def test_messages_can_be_replied_to_edited_and_deleted(tab: Tab, browser: 
     assert tab.messages == []
 
 
-async def test_author_platform_style_tab_and_channel_can_be_changed(
+async def test_author_tab_platform_style_and_channel_can_be_changed(
     tab: Tab, browser: Browser
 ) -> None:
     await tab.tab_to("input[name=author]")

@@ -165,7 +165,9 @@ HUGE = [
 
 
 @pytest.mark.parametrize("content", HUGE, ids=range(len(HUGE)))
-async def test_huge_file_is_refused_off_the_event_loop(console: Playground, content: Any) -> None:
+async def test_huge_file_is_refused_without_blocking_the_event_loop(
+    console: Playground, content: Any
+) -> None:
     body = json.dumps(content).encode()
     before = time.thread_time()
     status, _ = await drop(console, "big.json", body)
