@@ -44,8 +44,8 @@ def _find_presets_folder() -> Path:
     toml_file = Path("troupe.toml")
     file_settings = tomllib.loads(toml_file.read_text("utf-8")) if toml_file.is_file() else {}
     folder = str(file_settings.get("presets_dir") or "")
-    for layer in (dotenv_values(".env"), os.environ):  # noqa: TID251 # as the settings do
-        for name, value in layer.items():
+    for variables in (dotenv_values(".env"), os.environ):  # noqa: TID251 # as the settings do
+        for name, value in variables.items():
             if name.upper() == _FOLDER_VARIABLE:
                 folder = value or folder
     return presets_folder(Path(folder) if folder else None)

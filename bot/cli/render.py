@@ -169,11 +169,11 @@ async def render_template(name_or_file: str, messages: Sequence[Message], view: 
 
 def format_messages(messages: Sequence[Message]) -> str:
     message_dicts = [msgspec.to_builtins(each) for each in messages]
-    short_dicts = [
+    compact_dicts = [
         {key: each[key] for key in ("role", "content", "parts") if each[key]}
         for each in message_dicts
     ]
-    return json.dumps(short_dicts, ensure_ascii=False, indent=2) + "\n"
+    return json.dumps(compact_dicts, ensure_ascii=False, indent=2) + "\n"
 
 
 def format_tokens(tokens: Sequence[PromptToken]) -> str:

@@ -76,9 +76,7 @@ class AnswerQuery(BaseModel):
     cost: float | Literal[""] = Field("", description="The lowest cost, in US dollars.")
     seconds: float | Literal[""] = Field("", description="The shortest time, in seconds.")
     cut_off: bool = Field(False, description="Only answers that were cut off.")
-    left_out: bool = Field(
-        False, description="Only answers whose prompt had to leave something out."
-    )
+    left_out: bool = Field(False, description="Only answers whose prompt left something out.")
     text: str = Field(
         "", max_length=500, description="Text in the answer or in the message that it answers."
     )

@@ -178,13 +178,15 @@ class ChannelPage(RouteGroup):
         if scope not in scopes:
             raise RequestRefused(404, translatable("This scope does not belong to this channel."))
         wider_scopes = scopes[scopes.index(scope) :]
-        old_active = await self.resolver.resolve(wider_scopes)
+        old_characters = await self.resolver.resolve(wider_scopes)
         presets = [] if action == "reset" else [self.resolver.find(preset)]
-        change_methods = {"add": old_active.with_added, "remove": old_active.with_removed}
+        change_methods = {"add": old_characters.with_added, "remove": old_characters.with_removed}
         presets = change_methods[action](*presets) if action in change_methods else presets
         await self.resolver.set_active(scope, presets, OPERATOR.id)
-        new_active = await self.resolver.resolve(wider_scopes)
-        names = ("\n".join(one.name for one in each.presets) for each in (old_active, new_active))
+        new_characters = await self.resolver.resolve(wider_scopes)
+        names = (
+            "\n".join(one.name for one in each.presets) for each in (old_characters, new_characters)
+        )
         await self.audit.record(request.caller.name, f"preset {action}", scope, *names)
         return await self.get_detail(channel)
 

@@ -89,7 +89,7 @@ def _describe_operation(route: Route, schemas: _Schemas, components: _Schemas) -
     operation: dict[str, Any] = {
         "summary": route.summary,
         "operationId": f"{route.method.lower()} {route.path}",
-        "parameters": [*_path_parameters(route), *_query_parameters(route, schemas, components)],
+        "parameters": [*_describe_path(route), *_describe_query(route, schemas, components)],
         "responses": _describe_responses(route, schemas),
     }
     if route.scope is not None:
@@ -102,7 +102,7 @@ def _describe_operation(route: Route, schemas: _Schemas, components: _Schemas) -
     return operation
 
 
-def _path_parameters(route: Route) -> list[dict[str, Any]]:
+def _describe_path(route: Route) -> list[dict[str, Any]]:
     names = [part[1:-1] for part in route.path.split("/") if part.startswith("{")]
     number = {"type": "integer", "minimum": 0}
     return [
@@ -116,9 +116,7 @@ def _path_parameters(route: Route) -> list[dict[str, Any]]:
     ]
 
 
-def _query_parameters(
-    route: Route, schemas: _Schemas, components: _Schemas
-) -> list[dict[str, Any]]:
+def _describe_query(route: Route, schemas: _Schemas, components: _Schemas) -> list[dict[str, Any]]:
     if route.query is None:
         return []
     schema = components[schemas[route.query, "validation"]["$ref"].rpartition("/")[2]]

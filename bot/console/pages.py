@@ -106,10 +106,8 @@ class PageRenderer:
         """Return a page's HTML; `nonce` lets browsers accept style sheets added by its scripts."""
         language, faces = request.language, self.names.faces if self.names else {}
         shared_values = {
-            "_": lambda *given, **values: translatable(*given, **values).translate_to(language),
-            "_n": lambda *given, **values: translatable_count(*given, **values).translate_to(
-                language
-            ),
+            "_": lambda *args, **kwds: translatable(*args, **kwds).translate_to(language),
+            "_n": lambda *args, **kwds: translatable_count(*args, **kwds).translate_to(language),
             "localized": lambda text: translate(text, language),
             "stored": lambda text: translate(to_translatable(text), language),
             "request": request,

@@ -117,8 +117,8 @@ class PlaygroundPages(RouteGroup):
     ) -> Values:
         """Show a channel: the message box, and the newest messages or those before a position."""
         web_channel = await self._find(channel)
-        before_position = () if before is None else (before,)
-        messages = await self.channels.newest(web_channel.id, _MAX_SHOWN_MESSAGES, *before_position)
+        before_args = () if before is None else (before,)
+        messages = await self.channels.newest(web_channel.id, _MAX_SHOWN_MESSAGES, *before_args)
         by_id = {one.id: one for one in messages}
         until = messages[-1].at.timestamp() + _MAX_ANSWER_SECONDS if before and messages else None
         answers = await self._find_answers(web_channel, _MAX_SHOWN_MESSAGES, until)
@@ -227,8 +227,10 @@ class PlaygroundPages(RouteGroup):
 
         async def render_changes(changes: Sequence[WebMessage]) -> tuple[Sequence[str], str]:
             reply_ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}
-            targets = [await self.channels.find(web_channel.id, one) for one in sorted(reply_ids)]
-            messages_by_id = {one.id: one for one in targets if one is not None}
+            replied_messages = [
+                await self.channels.find(web_channel.id, one) for one in sorted(reply_ids)
+            ]
+            messages_by_id = {one.id: one for one in replied_messages if one is not None}
             has_answer = any(map(is_finished, changes))
             answers = await self._find_answers(web_channel, _MAX_NEW_ANSWERS) if has_answer else ()
             header = await self._load_header(web_channel)

@@ -167,7 +167,7 @@ class Route:
     async def handle(self, request: ConsoleRequest, body: BaseModel | None) -> object:
         """Call the handler; `body` is the validated body or query."""
         arguments = [
-            request if kind is ConsoleRequest else self._argument(request.http, name, kind, body)
+            request if kind is ConsoleRequest else self._read_arg(request.http, name, kind, body)
             for name, kind in self.parameters.items()
         ]
         result = await self.handler(*arguments)
@@ -176,7 +176,7 @@ class Route:
             return Page(self.template, template_values)
         return redirect(self._make_redirect_path(request.http, result)) if self.redirect else result
 
-    def _argument(self, http: web.Request, name: str, kind: Any, body: BaseModel | None) -> object:
+    def _read_arg(self, http: web.Request, name: str, kind: Any, body: BaseModel | None) -> object:
         if name not in http.match_info:
             return body if is_pydantic_model(kind) else getattr(body, name)
         path_part = http.match_info[name].replace("\0", "")  # PostgreSQL cannot store NUL

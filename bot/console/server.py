@@ -138,10 +138,13 @@ Probe = Callable[[], Awaitable[str | None]]
 
 
 def health_routes(
-    probes: Mapping[str, Probe], *, list_notices: ListNotices = tuple, probe_seconds: float = 2.0
+    probes: Mapping[str, Probe],
+    *,
+    list_notices: ListNotices = tuple,
+    probe_timeout_seconds: float = 2.0,
 ) -> AddRoutes:
     async def report_readiness(_: web.Request) -> web.Response:
-        answers = await run_probes(probes, probe_seconds)
+        answers = await run_probes(probes, probe_timeout_seconds)
         is_ready = all(answer == "ok" for answer in answers.values())
         report = {"ready": is_ready, "parts": answers, "notices": list(list_notices())}
         return web.json_response(report, status=200 if is_ready else 503)

@@ -59,7 +59,9 @@ async def test_readyz_reports_the_result_of_each_probe(
     probe: Probe, status: int, shown: str
 ) -> None:
     notices = ["provider 'x' does not answer this worker"]
-    routes = health_routes({"part": probe}, list_notices=lambda: notices, probe_seconds=0.05)
+    routes = health_routes(
+        {"part": probe}, list_notices=lambda: notices, probe_timeout_seconds=0.05
+    )
     async with serve_http(ANY_PORT, [routes]) as address:
         alive, _ = await get(f"{address}/healthz")
         found, text = await get(f"{address}/readyz")
@@ -82,7 +84,7 @@ async def test_probe_that_cannot_be_cancelled_is_not_waited_for() -> None:
             await may_end.wait()
         return None
 
-    routes = health_routes({"database": probe}, probe_seconds=0.05)
+    routes = health_routes({"database": probe}, probe_timeout_seconds=0.05)
     async with serve_http(ANY_PORT, [routes]) as address:
         status, text = await get(f"{address}/readyz")
         may_end.set()

@@ -230,8 +230,8 @@ class PresetEditor:
     def accepts_parameter(self, preset: Preset, name: str, value: float) -> bool:
         """Whether all providers of a preset accept this value of a sampling parameter."""
         presets = (preset.model_copy(update={"parameters": one}) for one in ({}, {name: value}))
-        problems_without, problems_with = map(self.find_unsupported_parameters, presets)
-        return problems_without == problems_with
+        problems_without_value, problems_with_value = map(self.find_unsupported_parameters, presets)
+        return problems_without_value == problems_with_value
 
     def _check(self, content: str) -> CheckedPreset:
         result = check_preset(content)

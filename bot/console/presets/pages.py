@@ -79,9 +79,7 @@ _MAX_INT = 2**31 - 1
 PresetText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
 Revision = Annotated[
     int,
-    Field(
-        ge=0, le=_MAX_INT, description="The revision of the edited draft; 0: there was no draft."
-    ),
+    Field(ge=0, le=_MAX_INT, description="The revision of the edited draft; 0 without a draft."),
 ]
 EntryNumber = Annotated[int, Field(ge=1, le=_MAX_INT)]
 OptionalEntryNumber = Annotated[
