@@ -88,6 +88,7 @@ _TRIAL_QUESTION = "Say hello in one short sentence."
 _MAX_ANSWER_TOKENS = 64
 _FIND_TIMEOUT_SECONDS = 2.0
 _ANSWER_TIMEOUT_SECONDS = 60.0
+_EMBEDDING_MODEL = re.compile(r"embed|\b(bge|e5|gte)\b|minilm|paraphrase", re.IGNORECASE)
 
 
 @value_class
@@ -158,7 +159,7 @@ async def find_local_services() -> Mapping[str, Sequence[str]]:
 async def list_models(choice: ModelChoice) -> Sequence[str]:
     """Return the chat models that a service lists, if any; raise `TroupeError` if it fails."""
     async with _open_backend(choice) as backend:
-        return [one for one in await backend.list_models() if "embed" not in one.lower()]
+        return [one for one in await backend.list_models() if not _EMBEDDING_MODEL.search(one)]
 
 
 async def try_model(choice: ModelChoice) -> str:

@@ -47,7 +47,8 @@ async def test_services_on_this_machine_are_found_with_their_chat_models(
     for name in KEYLESS_SERVICES:
         monkeypatch.setitem(SERVICE_ADDRESSES, name, "http://127.0.0.1:1/v1")
     async with FakeOpenAI() as service:
-        models = [{"id": "m"}, {"id": "nomic-embed-text:latest"}]
+        names = ("m", "nomic-embed-text:latest", "bge-m3:latest", "all-minilm:22m")
+        models = [{"id": one} for one in (*names, "text-embedding-multilingual-e5-large")]
         service.models_body = json.dumps({"object": "list", "data": models}).encode()
         monkeypatch.setitem(SERVICE_ADDRESSES, "lmstudio", service.base_url)
         assert await find_local_services() == {"lmstudio": ["m"]}
