@@ -7,7 +7,7 @@ from typing import ParamSpec, TypeVar
 Parameters = ParamSpec("Parameters")
 Value = TypeVar("Value")
 
-_clear_functions: list[Callable[[], None]] = []
+_cache_clear_functions: list[Callable[[], None]] = []
 
 
 def text_cache(
@@ -17,7 +17,7 @@ def text_cache(
 
     def decorate(function: Callable[Parameters, Value]) -> Callable[Parameters, Value]:
         cached_function = lru_cache(max_size)(function)
-        _clear_functions.append(cached_function.cache_clear)
+        _cache_clear_functions.append(cached_function.cache_clear)
         return cached_function  # type: ignore[return-value] # lru_cache loses the parameters' types
 
     return decorate
@@ -25,5 +25,5 @@ def text_cache(
 
 def clear_text_caches() -> None:
     """Clear the caches of all functions decorated with `text_cache`."""
-    for clear in _clear_functions:
-        clear()
+    for clear_cache in _cache_clear_functions:
+        clear_cache()

@@ -15,7 +15,7 @@ from typing import Final, Self
 
 _LOCALES_FOLDER = Path(__file__).parent / "locales"
 _GETTEXT_DOMAIN = "troupe"
-_LANGUAGE_END = re.compile(r"[-_.@]")
+_LANGUAGE_SEPARATOR = re.compile(r"[-_.@]")
 _LINE_FORGING_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 LANGUAGES: Final = ("en", "zh")
 """The supported languages; the first is the language of the code and needs no catalog."""
@@ -121,7 +121,7 @@ def escape_to_one_line(text: str) -> str:
 @lru_cache(maxsize=256)  # called several times per message; clients may send any locale
 def supported_language(locale: str | None) -> str:
     """Return the supported language for a locale such as "zh-CN" or "zh_CN.UTF-8", or English."""
-    language = _LANGUAGE_END.split(locale or "", maxsplit=1)[0].lower()
+    language = _LANGUAGE_SEPARATOR.split(locale or "", maxsplit=1)[0].lower()
     return language if language in LANGUAGES else LANGUAGES[0]
 
 

@@ -30,7 +30,12 @@ from bot.prompting.text.confusables import strip_hidden_text
 from bot.runtime.secret_file import read_single_secret
 from bot.telemetry.secret_masker import mask_pasted_tokens, register_secrets
 from bot.tool_servers.settings import McpServerSettings
-from bot.tool_servers.transports import LOGIN_REFUSED, NOT_ANSWERED, NOT_REACHED, BoundedTransport
+from bot.tool_servers.transports import (
+    LOGIN_REFUSED,
+    NOT_ANSWERED_CODE,
+    NOT_REACHED_CODE,
+    BoundedTransport,
+)
 
 MAX_TOOLS = 24
 
@@ -140,10 +145,10 @@ class McpServer(ToolServer):
 
     def _was_sent(self, error: MCPError) -> bool | None:
         """Return whether a call was sent before the server exited; None if the server is up."""
-        if error.code == NOT_REACHED or error.message == _UNKNOWN_SESSION_MESSAGE:
+        if error.code == NOT_REACHED_CODE or error.message == _UNKNOWN_SESSION_MESSAGE:
             return False
         is_child_process = self._settings.command is not None
-        disconnect_code = mcp_types.CONNECTION_CLOSED if is_child_process else NOT_ANSWERED
+        disconnect_code = mcp_types.CONNECTION_CLOSED if is_child_process else NOT_ANSWERED_CODE
         return True if error.code == disconnect_code else None
 
     async def run(self) -> None:
@@ -153,7 +158,7 @@ class McpServer(ToolServer):
                 async with self._open_connection():
                     self._first_attempt_ended.set()
                     _log.info("mcp_server_connected", server=self._name, tools=len(self._specs))
-                    await self._refresh_until_failed()
+                    await self._refresh_tools_until_failed()
                 reason = "the server stopped or was restarted"
             except _CONNECTION_ERRORS as error:
                 reason = describe_error(error)
@@ -251,7 +256,7 @@ class McpServer(ToolServer):
                 self._token = token
         return self._token
 
-    async def _refresh_until_failed(self) -> None:
+    async def _refresh_tools_until_failed(self) -> None:
         while not self._failed.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TOOL_LIST_REFRESH_SECONDS):

@@ -12,9 +12,9 @@ LOGIN_REFUSED = "it refuses the token"
 MAX_RESPONSE_BYTES = 1024 * 1024
 """The maximum size of a response; an event stream is reopened after that many bytes."""
 
-NOT_REACHED = -32098
+NOT_REACHED_CODE = -32098
 """The error code of a request that did not reach the server."""
-NOT_ANSWERED = -32097
+NOT_ANSWERED_CODE = -32097
 """The error code of a request that the server may have received but did not answer."""
 
 
@@ -28,10 +28,10 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
             response = await super().handle_async_request(request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             return _error_response(
-                NOT_REACHED, f"it cannot be reached ({str(error) or 'no answer'})"
+                NOT_REACHED_CODE, f"it cannot be reached ({str(error) or 'no answer'})"
             )
         except httpx2.HTTPError as error:
-            return _error_response(NOT_ANSWERED, f"no response ({str(error) or 'no answer'})")
+            return _error_response(NOT_ANSWERED_CODE, f"no response ({str(error) or 'no answer'})")
         problem = None
         if response.has_redirect_location and not _is_same_server(response, request.url):
             # the address is not shown, because it may contain a secret

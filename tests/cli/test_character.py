@@ -57,7 +57,7 @@ def test_card_is_fetched_from_a_url_only_if_enabled(
         ("llama_cpp", {"temperature": 0.8, "top_p": 0.95, "repeat_penalty": 1.1}),
     ],
 )
-def test_import_limits_answers_and_samples_without_loops(
+def test_import_sets_sampling_parameters_but_no_token_limit(
     folder: Path, monkeypatch: pytest.MonkeyPatch, kind: str, sampling: dict[str, float]
 ) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__OLLAMA__KIND", kind)

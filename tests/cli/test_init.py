@@ -60,7 +60,7 @@ def problem(result: Result) -> TroupeError:
 # --- flags --------------------------------------------------------------------------------------
 
 
-async def test_flags_write_checked_tokens_and_keep_other_lines(
+async def test_flags_store_valid_tokens_and_keep_other_lines(
     folder: Path, platforms: Platforms
 ) -> None:
     (folder / ".env").write_text(OLD, "utf-8")

@@ -104,6 +104,6 @@ def test_model_pull_of_unknown_source_is_reported_in_one_line(word: str) -> None
 
 
 @pytest.mark.parametrize("word", ["../../etc/passwd", "/etc/passwd", "x\0"])
-def test_model_info_reads_no_other_files(word: str) -> None:
+def test_model_info_rejects_paths(word: str) -> None:
     with pytest.raises(SettingsError, match="is not a valid name for a local model"):
         troupe("model", "info", word)

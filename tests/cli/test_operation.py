@@ -10,7 +10,7 @@ from cryptography.fernet import Fernet
 from sqlalchemy import select, update
 
 from bot.chat.access import COMMAND_LINE_ACTOR
-from bot.chat.incoming import Address, ForgetRequested
+from bot.chat.incoming import Address, ForgetRequest
 from bot.chat.session import PresetVersion, Turn
 from bot.chat.usage import AnswerCharge
 from bot.cli.installation import format_age
@@ -199,7 +199,7 @@ def deletion_requests() -> list[tuple[str, str | None]]:
         found = []
         for row in await database.read(lambda c: c.execute(query).all()):
             event = decode_event(row.kind, row.payload)
-            assert isinstance(event, ForgetRequested)
+            assert isinstance(event, ForgetRequest)
             found.append((row.conversation, event.person_id))
         return sorted(found, key=str)
 

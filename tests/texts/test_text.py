@@ -46,7 +46,7 @@ def test_translations_use_the_same_placeholders_as_their_texts(language: str) ->
 
 
 @pytest.mark.parametrize("language", OTHERS)
-def test_compiled_catalogue_is_up_to_date(language: str) -> None:
+def test_compiled_catalog_is_up_to_date(language: str) -> None:
     with catalogue_file(language).with_suffix(".mo").open("rb") as file:
         compiled = gettext.GNUTranslations(file)
     stale = [
