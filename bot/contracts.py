@@ -135,7 +135,7 @@ async def test_message_that_is_sent_again_is_recognized(surface: Surface, addres
     other_message = OutgoingMessage(address, MessageContent(_OTHER_TEXT), "n2")
     first_id = await surface.send(message)
 
-    if surface.limits(address).can_repeat_sends:
+    if surface.limits(address).deduplicates_sends:
         assert await surface.send(message) == first_id
     else:
         assert await surface.find(message, MessageSearch(None, set())) == first_id

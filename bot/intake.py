@@ -19,7 +19,7 @@ from bot.chat.incoming import (
     Address,
     ButtonPress,
     ChatJoin,
-    ForgetRequested,
+    ForgetRequest,
     Incoming,
     IncomingMessage,
     MediaItem,
@@ -28,7 +28,7 @@ from bot.chat.incoming import (
     Person,
     Quote,
     ReactionChange,
-    SayRequested,
+    SayRequest,
     ThreadTitle,
     parse_address,
     to_storable_text,
@@ -136,7 +136,7 @@ class HistoryRouter:
         )
         if not locations:
             return _with_history(message, _build_reply_history_name(message))
-        location = next((one for one in locations if one.is_last), None)
+        location = next((one for one in locations if one.is_newest), None)
         if location is None and locations[0].turn is None:
             location = locations[0]
         if location is None:
@@ -169,7 +169,7 @@ class HistoryRouter:
                 return await self._route_deletion(event)
             case ButtonPress():
                 return [await self._route_press(event)]
-            case ReactionChange() | ChatJoin() | ForgetRequested() | SayRequested():
+            case ReactionChange() | ChatJoin() | ForgetRequest() | SayRequest():
                 return [event]
 
     async def _find_history(
@@ -224,7 +224,7 @@ class HistoryRouter:
             return new_history
         continued_conversations = {one.address.conversation for one in earlier_events}
         for location in locations:
-            if location.is_last and location.conversation not in continued_conversations:
+            if location.is_newest and location.conversation not in continued_conversations:
                 return parse_address(location.conversation).history
         if locations[0].turn is None:  # an answer that is being written has no turn to branch from
             return parse_address(locations[0].conversation).history
@@ -506,9 +506,9 @@ def to_storable_event(incoming: Incoming) -> Incoming:
             return replace(incoming, author=_to_storable_person(author), thread_title=title)
         case ChatJoin(author=Person() as author):
             return replace(incoming, author=_to_storable_person(author))
-        case SayRequested(text=text):
+        case SayRequest(text=text):
             return replace(incoming, text=mask_pasted_tokens(to_storable_text(text)))
-        case ChatJoin() | MessageDeletion() | ForgetRequested():
+        case ChatJoin() | MessageDeletion() | ForgetRequest():
             return incoming
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from bot.chat.incoming import Address, Incoming, IncomingMessage, MediaItem, Request
-from bot.chat.operation import ModelHealth, ModelInMemory, RefusedCalls
+from bot.chat.operation import BlockedCalls, ModelHealth, ModelInMemory
 from bot.chat.outgoing import Limits, MessageContent, MessageSearch, OutboxRow, OutgoingMessage
 from bot.chat.prompt import (
     GenerationEvent,
@@ -485,7 +485,7 @@ class RateLimits(Protocol):
         for the next hour.
         """
 
-    async def blocked_calls(self) -> Sequence[RefusedCalls]:
+    async def blocked_calls(self) -> Sequence[BlockedCalls]:
         """Return up to a hundred scopes that are blocked now, longest wait first."""
 
 

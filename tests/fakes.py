@@ -123,7 +123,7 @@ class FakeSurface(Surface):
         self.sent.append(message)
         self.contents.append(message.content)
         await self._record("send", message.content.text)
-        if self._limits.can_repeat_sends and message.nonce in self._by_nonce:
+        if self._limits.deduplicates_sends and message.nonce in self._by_nonce:
             return self._by_nonce[message.nonce]
         message_id = self._by_nonce[message.nonce] = str(next(self._ids))
         self.messages[message_id] = message.content.text
@@ -178,7 +178,7 @@ class FakeSurface(Surface):
                 one
                 for one in ids
                 if (self.messages[one], self.files.get(one)) == wanted
-                and one not in search.known_ids
+                and one not in search.excluded_ids
             ),
             None,
         )

@@ -73,7 +73,7 @@ async def test_members_could_run_admin_commands_if_the_admin_check_were_removed(
     async def require_nothing(*_: object, **__: object) -> None:
         return None
 
-    monkeypatch.setattr(AdminCheck, "require", require_nothing)
+    monkeypatch.setattr(AdminCheck, "require_admin", require_nothing)
     monkeypatch.setattr(AdminCheck, "require_prompt_access", require_nothing)
     with pytest.raises(AssertionError):
         await authority.test_command_is_refused_for_people_who_may_not_use_it(database, use)

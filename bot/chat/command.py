@@ -13,13 +13,13 @@ class CommandOption:
     name: str
     summary: str
     required: bool = True
-    can_suggest: bool = False
+    autocompletes: bool = False
     """Whether the platform suggests values while a person types."""
     choices: tuple[str, ...] = ()
     """The allowed values; empty: any value."""
     is_file: bool = False
     """Whether the option is an attached file."""
-    form_chars: int = 0
+    max_form_chars: int = 0
     """The maximum length of the option's field in the command's form; 0: there is no field."""
 
 
@@ -31,7 +31,7 @@ class CommandSpec:
     summary: str
     options: tuple[CommandOption, ...] = ()
     actions: tuple["CommandSpec", ...] = ()
-    is_for_admins: bool = False
+    is_listed_for_admins: bool = False
     """Whether platforms list it for admins only; permissions are checked when it runs."""
     is_private: bool = False
     """Whether only the author sees replies and errors, even in groups."""
@@ -95,14 +95,14 @@ class ButtonAction(StrEnum):
     """Cancel that deletion."""
     SETTINGS = "settings"
     PRESETS = "presets"
-    USE = "use"
-    RESET = "reset"
+    USE_PRESET = "use"
+    RESET_PRESETS = "reset"
     OBSERVE = "observe"
     """Turn overhearing on or off: remembering messages that do not address the bot."""
     SCOPE = "scope"
     CHARACTERS = "characters"
     """Show a page of the menu for adding and removing characters."""
-    TOGGLE = "toggle"
+    TOGGLE_CHARACTER = "toggle"
     """Add or remove the character chosen from the menu."""
     ENTER_NAME = "name"
     """Use the preset whose name is entered in a form."""
@@ -110,17 +110,18 @@ class ButtonAction(StrEnum):
     """Save the self-description that a person enters in a form."""
     MEMORY = "memory"
     """Show a page of a list of memories, or perform the action chosen from its menu."""
-    ADULT = "adult"
+    CONFIRM_AGE = "adult"
     """Confirm that the person is an adult, then answer their question."""
 
 
-ANSWERING_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.ADULT})
+ANSWERING_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.CONFIRM_AGE})
 """Actions that generate an answer and therefore wait in line like a message."""
 MENU_ACTIONS = frozenset(
     {
-        *(ButtonAction.SETTINGS, ButtonAction.PRESETS, ButtonAction.USE, ButtonAction.RESET),
-        *(ButtonAction.OBSERVE, ButtonAction.SCOPE, ButtonAction.CHARACTERS, ButtonAction.MEMORY),
-        *(ButtonAction.TOGGLE, ButtonAction.ENTER_NAME, ButtonAction.ENTER_ABOUT),
+        *(ButtonAction.SETTINGS, ButtonAction.PRESETS, ButtonAction.OBSERVE, ButtonAction.SCOPE),
+        *(ButtonAction.USE_PRESET, ButtonAction.RESET_PRESETS, ButtonAction.CHARACTERS),
+        *(ButtonAction.TOGGLE_CHARACTER, ButtonAction.ENTER_NAME, ButtonAction.ENTER_ABOUT),
+        ButtonAction.MEMORY,
     }
 )
 """Actions of the buttons and lists in menus, each equivalent to a command."""
@@ -137,7 +138,7 @@ class ButtonData:
     """The data of a button, which the platform sends back when somebody presses the button."""
 
     action: ButtonAction
-    part: str
+    part_name: str
     """The name of the part of the answer (`InboxMessage.part_name`)."""
     number: int = 0
     """The answer version to show, from 1, or the page of a preset menu."""

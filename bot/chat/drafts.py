@@ -14,8 +14,8 @@ class Scene:
     earlier_session: Session
     message: IncomingMessage
     answers: tuple[Turn, ...] = ()
-    answered_by: str = ""
-    """The preset that answered in reality; the tested preset replaces it. Empty: unknown."""
+    original_preset: str = ""
+    """The preset that really answered; the tested preset replaces it. Empty: unknown."""
 
 
 def find_newest_scene(
@@ -23,14 +23,16 @@ def find_newest_scene(
     session: int,
     turns: Sequence[Turn],
     scopes: Sequence[str] = (),
-    answered_by: str = "",
+    original_preset: str = "",
 ) -> Scene | None:
     """Return the newest message addressed to the bot, if any, with the turns around it."""
-    question_indexes = [at for at, one in enumerate(turns) if one.speaker and not one.observed]
+    question_indexes = [
+        index for index, one in enumerate(turns) if one.speaker and not one.is_observed
+    ]
     if not question_indexes:
         return None
-    at = question_indexes[-1]
-    earlier_turns, question, answers = turns[:at], turns[at], turns[at + 1 :]
+    index = question_indexes[-1]
+    earlier_turns, question, answers = turns[:index], turns[index], turns[index + 1 :]
     address, author = parse_address(conversation), question.speaker
     assert author is not None  # noqa: S101 # it was chosen by its speaker
     person_ids = {one.speaker.id for one in earlier_turns if one.speaker} | {author.id}
@@ -44,7 +46,7 @@ def find_newest_scene(
         wake=WakeReason.MENTION if len(person_ids) > 1 else WakeReason.DM,
         scopes=tuple(scopes) or (address.lane,),
     )
-    return Scene(Session(session, tuple(earlier_turns)), message, tuple(answers), answered_by)
+    return Scene(Session(session, tuple(earlier_turns)), message, tuple(answers), original_preset)
 
 
 @value_class

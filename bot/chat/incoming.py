@@ -318,11 +318,11 @@ class Reaction(StrEnum):
     RETRY = "🔁"
     DELETE = "🗑"
     PIN = "📌"
-    WRITE = "✍"
+    WRITE_DOWN = "✍"
     """For Telegram, whose reactions do not include 📌."""
 
 
-MEMORY_REACTIONS = frozenset({Reaction.PIN, Reaction.WRITE})
+MEMORY_REACTIONS = frozenset({Reaction.PIN, Reaction.WRITE_DOWN})
 """The reactions that ask the bot to remember a message, even if it is not an answer."""
 _SKIN_TONES = re.compile("[\U0001f3fb-\U0001f3ff\ufe0f]")
 
@@ -376,7 +376,7 @@ class ChatJoin:
 
 
 @value_class
-class ForgetRequested:
+class ForgetRequest:
     """A request to delete a person's messages in a conversation."""
 
     address: Address
@@ -391,7 +391,7 @@ class ForgetRequested:
 
 
 @value_class
-class SayRequested:
+class SayRequest:
     """An API request to send a message to a channel as the bot."""
 
     address: Address
@@ -407,14 +407,14 @@ class SayRequested:
 
 def create_forget_requests(
     keys: Iterable[str], name: str, person_id: str | None, at: datetime, scopes: Sequence[str] = ()
-) -> list[ForgetRequested]:
+) -> list[ForgetRequest]:
     """Create a request per conversation to delete the messages of a person or of everybody.
 
     The external keys of the requests start with `name`. `scopes` lists scopes whose settings were
     deleted as well.
     """
     return [
-        ForgetRequested(parse_address(key), f"{name}:{key}", person_id, at, scopes=(key, *scopes))
+        ForgetRequest(parse_address(key), f"{name}:{key}", person_id, at, scopes=(key, *scopes))
         for key in keys
     ]
 
@@ -426,8 +426,8 @@ Incoming: TypeAlias = (
     | ButtonPress
     | ReactionChange
     | ChatJoin
-    | ForgetRequested
-    | SayRequested
+    | ForgetRequest
+    | SayRequest
 )
 
 

@@ -108,7 +108,7 @@ class MemoryPlace:
         return Audience(Reach.PRIVATE if self.is_private else Reach.CHANNEL, self.channel)
 
     def audience_with_reach(self, reach: Reach) -> Audience:
-        """Return the audience of memories made here; in a private chat, `SERVER` means the chat."""
+        """Return who may recall memories made here; in a private chat, `SERVER` means the chat."""
         if reach is Reach.EVERYWHERE:
             return Audience(Reach.EVERYWHERE)
         is_server_wide = reach is Reach.SERVER and not self.is_private
@@ -202,19 +202,19 @@ class MemoryListener:
     place: MemoryPlace
     preset: str
     """The character's preset, which recalls only what it witnessed or was told about."""
-    asker: str
+    asker_id: str
     """The author of the message."""
-    people: tuple[str, ...] = ()
+    person_ids: tuple[str, ...] = ()
     """The ids of people who take part in the conversation or are mentioned, asker included."""
 
     @property
     def subjects(self) -> tuple[str, ...]:
         """The keys of the people, characters and places here that a memory may be about."""
-        return (*self.people, self.asker, self.preset, self.place.channel, self.place.server)
+        return (*self.person_ids, self.asker_id, self.preset, self.place.channel, self.place.server)
 
 
 @value_class
-class RecalledMemories:
+class RecallCandidates:
     """Unranked memories that a character may use here, and ids of memories left out as private."""
 
     memories: tuple[Memory, ...] = ()

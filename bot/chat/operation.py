@@ -11,14 +11,14 @@ from bot.value_class import value_class
 class QueueState:
     """The amount of waiting work."""
 
-    conversations: int
+    conversation_count: int
     """Conversations with unanswered messages, including those being answered."""
-    oldest_since: float | None
-    in_progress: int
+    oldest_received_at: float | None
+    in_progress_count: int
     """Conversations that a process is answering now."""
-    lanes: int
+    lane_count: int
     """Chats with unsent messages."""
-    unsent_messages: int
+    unsent_count: int
 
 
 @value_class
@@ -90,13 +90,13 @@ class ModelInMemory:
 
 
 @value_class
-class RefusedCalls:
+class BlockedCalls:
     """API calls that a platform currently rejects because of a rate limit."""
 
     scope: str
     """The scope of the limit: a bot, a chat, or one kind of call in a chat."""
     seconds: float
-    """How much longer it rejects them."""
+    """How many more seconds the platform rejects them."""
 
 
 @value_class
@@ -141,9 +141,9 @@ class DeliveredPart:
     """A part of an answer that is being delivered."""
 
     part: int
-    op: str
+    operation: str
     state: str
-    attempts: int
+    attempt_count: int
     error: str | None
 
 
@@ -155,7 +155,7 @@ class MessageTrace:
     received_at: float | None
     """In Unix seconds; None: the message was deleted in the meantime."""
     is_done: bool
-    crashes: int
+    crash_count: int
     parts: Sequence[DeliveredPart]
 
 
@@ -244,7 +244,7 @@ class DeadLetter:
 
 @value_class
 class DatabaseRestore:
-    """A restore of the database from a backup, and what the lost database had forgotten."""
+    """A restore of the database from a backup, and the deletions that the backup lacks."""
 
     answered_until: float
     """When the lost database was last used to answer people, in Unix seconds."""

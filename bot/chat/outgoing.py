@@ -29,27 +29,27 @@ class Limits:
     """Rate limit of API calls in all chats of the bot together."""
     route_call_windows: tuple[CallWindow, ...] = ()
     """Rate limit of one kind of API call in a chat, such as edits."""
-    counts_typing: bool = False
+    typing_counts_as_call: bool = False
     """Whether typing indicators count as `bot_call_windows`."""
-    counts_responses: bool = True
+    responses_count_as_calls: bool = True
     """Whether responses to native commands and button presses count against these limits."""
     has_drafts: bool = False
     """Whether an unfinished answer is shown as a draft and sent once it is complete."""
     has_buttons: bool = False
-    speaker_line_format: str = "**{}**"
+    name_line_format: str = "**{}**"
     """The format of the line with the character's name, used where several characters answer."""
     shows_faces: bool = False
-    """Whether messages show the character as author, so that no speaker line is needed."""
-    names_only_speaker: bool = False
-    """Whether `speaker_line_format` is added even where only one character answers."""
+    """Whether messages show the character as author, so that no name line is needed."""
+    always_shows_name: bool = False
+    """Whether `name_line_format` is added even where only one character answers."""
     closes_code_blocks: bool = True
     """Whether a code block split over two messages is closed in one and reopened in the next."""
     answers_each_message: bool = False
     """Whether, by default, every message gets its own answer instead of one answer for several;
     true for a pipe, which is read line by line."""
-    shows_causes: bool = False
+    shows_error_causes: bool = False
     """Whether error messages include the technical cause, because only the operator reads them."""
-    render: Callable[[str], str] | None = None
+    to_visible_text: Callable[[str], str] | None = None
     """Converts Markdown to the visible text, whose units are counted; None: it is not rendered."""
     hides_markup: bool = False
     """Whether marks such as `**` do not count as units, because they are not sent."""
@@ -57,7 +57,7 @@ class Limits:
     """Whether a section of a message can be collapsed until a reader opens it."""
     has_private_chats: bool = False
     """Whether this is a group whose members can open private chats with the bot."""
-    opens_responses: bool = False
+    sends_private_replies_empty: bool = False
     """Whether a private reply is sent empty and then edited. A send with unknown outcome must not
     be repeated with its content, because an older server would show it to the whole group."""
     convert_reaction: Callable[[str], str] | None = None
@@ -67,12 +67,12 @@ class Limits:
     """The URL template of a message, with {server}, {chat} and {message}; empty: no links."""
     has_threads: bool = False
     """Whether a thread can be opened from a message, to send the rest of a long answer there."""
-    can_repeat_faces: bool = True
+    can_resend_with_face: bool = True
     """Whether a message with a face can safely be sent again with the same nonce."""
     reports_deletions: bool = True
     """Whether the platform reports deleted messages. If not, an answer whose message has vanished
     when it is completed or replaced is sent as a new message."""
-    can_repeat_sends: bool = True
+    deduplicates_sends: bool = True
     """Whether sending twice with the same nonce creates one message. If not, a send with unknown
     outcome must be looked up before it is repeated."""
 
@@ -183,7 +183,7 @@ class MessageContent:
     """Whether it is sent as plain text because the platform rejected the formatting."""
 
     @property
-    def named_text(self) -> str:
+    def text_with_name_line(self) -> str:
         """The text, with the character's name line before it if several characters answer."""
         return self.text if self.face is None else self.face.name_line + self.text
 
@@ -207,10 +207,10 @@ class MessageThread:
 
 @value_class
 class PrivateDelivery:
-    """Sends a message so that only one person can read it.
+    """The delivery of a message that only one person can read.
 
     The message is a response that only this person sees or, if that fails, a message in a private
-    chat. If both fail, the group gets a hint how to open a private chat, unless `is_quiet`.
+    chat. If both fail, the group gets a hint on how to open a private chat, unless `is_quiet`.
     """
 
     person: str
@@ -249,11 +249,11 @@ class MessageSearch:
 
     after: str | None
     """The id of a message; only newer messages are considered."""
-    known_ids: Set[str]
-    """The ids of messages that are known not to be the message that is searched for."""
-    duplicate_of: str | None = None
+    excluded_ids: Set[str]
+    """The ids of other messages, which are not the one that is searched for."""
+    copy_id: str | None = None
     """The id of the copy if the message was sent again; then the first one is searched for, even if
-    it is older than `known`. No other message of the bot may be in flight to the chat."""
+    it is older than `excluded_ids`. No other message of the bot may be in flight to the chat."""
 
 
 @value_class
@@ -280,11 +280,11 @@ class OutgoingPart:
     is_response: bool = False
     """Whether it replaces the message whose button was pressed, or is the response to a native
     command; if no part is marked, the first one is the response to the native command."""
-    is_shown: bool = False
+    is_already_shown: bool = False
     """Whether the message sent during generation already shows this content and needs no edit."""
     thread: AnswerThread | None = None
     """The thread to send it to; such a part is also sent only when it is complete."""
-    private: PrivateDelivery | None = None
+    private_delivery: PrivateDelivery | None = None
     """The only person who may read it; None: everybody in the channel may."""
 
 
@@ -308,20 +308,20 @@ class OutboxRow:
     """The name of the turn; the nonce is derived from this name and `part`."""
     address: Address
     part: int
-    op: OutboxOperation
+    operation: OutboxOperation
     content: MessageContent
     reply_to: str | None
     interaction: str | None
     state: OutboxState
-    attempts: int
+    attempt_count: int
     external_id: str | None
     """For an edit or deletion: the platform's id of the message to change. For a new message that
     replaces one that could not be edited: the id of the replaced message."""
     file: Attachment | None = None
     thread: AnswerThread | None = None
-    send_before: float = math.inf
+    send_deadline: float = math.inf
     """The `Clock.monotonic` time after which no request may be started."""
-    private: PrivateDelivery | None = None
+    private_delivery: PrivateDelivery | None = None
     """The only person who may read it; None: everybody in the channel may."""
-    problem: str | None = None
+    decode_error: str | None = None
     """Why the row cannot be decoded, so that it is not sent; None: it was decoded."""

@@ -47,7 +47,7 @@ class CallWindow:
     is_learned: bool = False
     """Whether the window is approximate; where limits are learned, it applies only for an hour
     after a rejected call."""
-    reserved: int = 0
+    reserved_count: int = 0
     """How many of the calls are reserved for other purposes."""
 
 
@@ -60,12 +60,16 @@ class RateLimitScope:
     spans_processes: bool = False
     """Whether calls from all processes count, as for a bot; a chat has one or two processes."""
 
-    def per_process_share(self, processes: int) -> "RateLimitScope":
+    def per_process_share(self, process_count: int) -> "RateLimitScope":
         """Return one process's share of the limit, for when processes cannot share a counter."""
-        if not self.spans_processes or processes <= 1:
+        if not self.spans_processes or process_count <= 1:
             return self
         window_shares = (
-            replace(one, count=max(1, one.count // processes), reserved=one.reserved // processes)
+            replace(
+                one,
+                count=max(1, one.count // process_count),
+                reserved_count=one.reserved_count // process_count,
+            )
             for one in self.windows
         )
         return replace(self, windows=tuple(window_shares))

@@ -45,9 +45,9 @@ class Turn:
     preset_version: int | None = None
     message_id: str | None = None
     """The platform's id of a person's message."""
-    sent_as: tuple[str, ...] = ()
+    part_names: tuple[str, ...] = ()
     """For an answer: the names of its parts, one per sent message."""
-    observed: bool = False
+    is_observed: bool = False
     """Whether the message did not address the bot and is only background for later answers."""
     files: tuple[MediaItem, ...] = ()
     """The attachments of a person's question, read again if the question is asked again."""
@@ -79,9 +79,9 @@ class Claim:
 
 
 MAX_OWN_CRASHES = 3
-"""The number of crashes certainly caused by a message that make it a dead letter."""
+"""How many crashes that only one message can have caused make it a dead letter."""
 MAX_CRASHES = 24
-"""The number of crashes while a message is processed that make it a dead letter."""
+"""How many crashes while a message is processed make it a dead letter."""
 
 
 class AttemptState(IntEnum):
@@ -89,7 +89,7 @@ class AttemptState(IntEnum):
 
     NONE = 0
     """The message is not being processed."""
-    BESIDE_OTHERS = 1
+    WITH_OTHERS = 1
     """The message is being processed, possibly together with other messages."""
     ALONE = 2
     """The message is processed alone, so another crash must be its fault."""
@@ -103,9 +103,9 @@ class InboxMessage:
 
     id: int
     incoming: Incoming
-    crashes: int
+    crash_count: int
     """How many times a process died while processing this message."""
-    own_crashes: int = 0
+    own_crash_count: int = 0
     """The number of those crashes that only this message can have caused."""
     received_at: float = 0.0
     """When the message was stored, in Unix seconds."""
@@ -172,20 +172,20 @@ class ClaimedMessage:
 class HistoryChange:
     """Changes to stored turns, by turn id."""
 
-    texts: Mapping[int, str] = field(default_factory=dict)
+    new_texts: Mapping[int, str] = field(default_factory=dict)
     """The new texts of people's messages."""
-    versions: Mapping[int, Turn] = field(default_factory=dict)
+    new_versions: Mapping[int, Turn] = field(default_factory=dict)
     """New versions of turns; the replaced turns are kept as inactive versions."""
     superseded_ids: Collection[int] = ()
     """Turns that are removed from the history but kept as inactive versions."""
     restored_ids: Collection[int] = ()
-    """Inactive versions whose rows are deleted because `versions` contains them again."""
+    """Inactive versions whose rows are deleted because `new_versions` contains them again."""
     deleted_ids: Collection[int] = ()
     """Turns that are deleted permanently, with all data derived from them."""
     replaced_ids: Collection[int] = ()
     """Turns that get a new version and are not kept as inactive versions."""
     observed_flags: Mapping[int, bool] = field(default_factory=dict)
-    """The new values of `Turn.observed` of people's messages."""
+    """The new values of `Turn.is_observed` of people's messages."""
     files: Mapping[int, tuple[MediaItem, ...]] = field(default_factory=dict)
     """The new attachments of people's messages."""
 
@@ -210,7 +210,7 @@ class TurnResult:
     """The final text of every part of the answer."""
     receipts: Sequence[Receipt] = ()
     """One receipt per character that answered."""
-    new_session: bool = False
+    starts_session: bool = False
     """Whether the turns start a new session."""
     removed_range: TurnRange | None = None
     """Turns that are deleted from the history first."""
@@ -225,9 +225,9 @@ class TurnResult:
     next_part: int = 0
     """The lowest part number for which no message was sent during generation."""
     change: HistoryChange | None = None
-    open_questions: Sequence[Turn] = ()
+    unanswered_questions: Sequence[Turn] = ()
     """Questions without an answer, kept as inactive versions so that they can be asked again."""
-    in_place_of: Sequence[str] = ()
+    replaced_part_names: Sequence[str] = ()
     """Names of already sent parts. The outgoing parts replace them one by one; the remaining
     ones are deleted."""
     earlier_turns: Sequence[Turn] = ()
@@ -246,14 +246,14 @@ class FinishedTurn:
 
 
 @value_class
-class OpenedPart:
+class FirstPart:
     """The first message of an answer, queued while the answer is still being written."""
 
     row_id: int
     row: OutboxRow | None
 
     def shows_content(self, content: MessageContent) -> bool:
-        """Return whether the message, perhaps queued by a crashed process, has this content."""
+        """Return whether the queued message, perhaps of a crashed process, has this content."""
         row = self.row
         return row is not None and row.id == self.row_id and row.content == content
 
@@ -266,13 +266,15 @@ class Session:
     """`/new` starts a session with the next number; earlier sessions are kept."""
     turns: tuple[Turn, ...]
     """The newest turns, oldest first."""
-    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    cache: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
     """A cache of values computed from the turns, dropped together with them."""
 
     @property
     def has_answer(self) -> bool:
         """Whether the session contains an answer to a question; greetings do not count."""
-        turns_since_question = dropwhile(lambda one: one.observed or one.role != "user", self.turns)
+        turns_since_question = dropwhile(
+            lambda one: one.is_observed or one.role != "user", self.turns
+        )
         return any(one.role == "assistant" for one in turns_since_question)
 
 
@@ -422,7 +424,7 @@ class MessageLocation:
     conversation: str
     turn: int | None
     """The id of its turn; None: it is part of an unfinished answer."""
-    is_last: bool
+    is_newest: bool
     """Whether it is the newest message of the history, so that a reply continues the history."""
 
 
@@ -468,7 +470,7 @@ class UnreadFile:
     """A file that could not be read."""
 
     item: MediaItem
-    why: Text | None
+    reason: Text | None
     """The reason; None: files of this kind are never read."""
 
 
@@ -519,11 +521,11 @@ def build_repeated_question(
         quote=None,
         wake=WakeReason.DM,
         repeated_files=question.files,
-        earlier_files=unanswered_files(earlier_turns),
+        earlier_files=files_of_unanswered_questions(earlier_turns),
     )
 
 
-def unanswered_files(earlier_turns: Sequence[Turn]) -> tuple[MediaItem, ...]:
+def files_of_unanswered_questions(earlier_turns: Sequence[Turn]) -> tuple[MediaItem, ...]:
     """Return the files of the questions at the end of `earlier_turns`, which have no answer yet."""
     unanswered_questions = list(takewhile(lambda one: one.role == "user", reversed(earlier_turns)))
     return tuple(file for one in reversed(unanswered_questions) for file in one.files)

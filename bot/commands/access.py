@@ -46,7 +46,7 @@ ACCESS_GROUP = CommandSpec(
         "manage who may use me: show, allow, block, reset, off, on, command, tools, model, dm,"
         " words"
     ),
-    is_for_admins=True,
+    is_listed_for_admins=True,
     default_action="show",
 )
 _CODE_PREFIX, _WRONG_CODES_PREFIX = "code ", "wrong "
@@ -121,18 +121,18 @@ class AccessHandlers:
     grantable_commands: Collection[str]
     """The names of the commands that admins can allow for roles."""
     pairing_codes: "PairingCodes"
-    receive_events: Callable[[Sequence[Incoming]], Awaitable[None]]
+    add_events: Callable[[Sequence[Incoming]], Awaitable[None]]
     """Adds events of another conversation to the inbox."""
 
     @private_command("access show", marked("list who may use me here, and why (admins)"))
     async def _show_rules(self, request: CommandRequest) -> CommandResult:
         message = request.incoming
-        await self.admins.require(message, translatable("see who may use me"))
+        await self.admins.require_admin(message, translatable("see who may use me"))
         rules_by_scope = await self.rules.load(() if message.is_private else message.scopes)
         if message.author.id not in self.admins.admin_ids:
             del rules_by_scope[INSTALLATION]  # the installation's rules name people of other chats
         lines = [
-            translatable("{where}: {rule}", where=_explain_place(scope, message), rule=rule)
+            translatable("{where}: {rule}", where=_describe_place(scope, message), rule=rule)
             for scope, rules in rules_by_scope.items()
             for rule in describe_rules(rules)
         ]
@@ -177,7 +177,7 @@ class AccessHandlers:
         if rule_value:
             lines = [translatable("Saved: {rule}.", rule=_format_rule(name, rule_value))]
         if not is_permission and "allow" in (await self.rules.load([scope]))[scope].values():
-            place = _explain_place(scope, message)
+            place = _describe_place(scope, message)
             lines.append(
                 translatable(
                     "Only people with an allow rule may use me now ({place}).", place=place
@@ -237,8 +237,8 @@ class AccessHandlers:
         setting = await settings.resolve((*scopes, INSTALLATION), BANNED_WORDS_KEY)
         if setting is None or not setting.value:
             return CommandResult(translatable("No words are banned from answers here."))
-        place, words = _explain_place(setting.scope, message), ", ".join(setting.value.splitlines())
-        values = {"where": place, "words": words}
+        words = ", ".join(setting.value.splitlines())
+        values = {"where": _describe_place(setting.scope, message), "words": words}
         text = translatable("Answers with these words are not shown ({where}): {words}", **values)
         return CommandResult(text)
 
@@ -279,12 +279,13 @@ class AccessHandlers:
     async def _approve_pairing_code(self, request: CommandRequest) -> CommandResult:
         message = request.incoming
         self._require_operator(message)
-        person, conversation = await self.pairing_codes.use_code(request.argument.upper(), message)
+        code = request.argument.upper()
+        person, conversation = await self.pairing_codes.redeem_code(code, message)
         await self._store_rule(request, INSTALLATION, f"paired person {person}", "given")
         address, event_key = parse_address(conversation), f"{message.external_key}:approved"
         fields = (address, event_key, None, Person(person, ""), "/start", message.at, WakeReason.DM)
         # The approved person is greeted in private.
-        await self.receive_events([IncomingMessage(*fields, (address.channel,), is_private=True)])
+        await self.add_events([IncomingMessage(*fields, (address.channel,), is_private=True)])
         return CommandResult(translatable("{person} may write to me in private.", person=person))
 
     def _require_operator(self, message: IncomingMessage) -> None:
@@ -309,7 +310,7 @@ class AccessHandlers:
     async def _find_changeable_scope(self, request: CommandRequest, place: str) -> str:
         """Return the scope to change; raises `UserError` if the author may not change it."""
         message = request.incoming
-        await self.admins.require(message, _CHANGE_ACCESS_ACTION)
+        await self.admins.require_admin(message, _CHANGE_ACCESS_ACTION)
         if place == _EVERYWHERE:
             self._require_operator(message)
             return INSTALLATION
@@ -348,7 +349,7 @@ def describe_access(access: Access, message: IncomingMessage) -> Text:
     """Return a text that says whether the author may use the bot here, and by which rule."""
     if not access.rule:
         return translatable("You may use me here: no rule applies to you.")
-    placeholders = {"rule": access.rule, "where": _explain_place(access.scope, message)}
+    placeholders = {"rule": access.rule, "where": _describe_place(access.scope, message)}
     if access.rule == "off":
         return translatable("I'm still switched off {place}.", place=placeholders["where"])
     if access.is_allowed:
@@ -366,7 +367,7 @@ def _split_place(argument: str) -> tuple[str, str]:
     return (target.strip(), last_word.lower()) if last_word.lower() in _PLACES else (argument, "")
 
 
-def _explain_place(scope: str, message: IncomingMessage) -> Text:
+def _describe_place(scope: str, message: IncomingMessage) -> Text:
     if scope == INSTALLATION:
         return translatable("everywhere")
     if scope == message.scopes[-1] and len(message.scopes) > 1:
@@ -411,14 +412,16 @@ class PairingCodes:
         people = await self._load_waiting_people()
         # If others got codes at the same time, the earliest codes are kept.
         expiries_and_people = sorted(
-            (one[1], who) for who, one in people.items() if parse_source(one[2]) == source
+            (one[1], person_id)
+            for person_id, one in people.items()
+            if parse_source(one[2]) == source
         )
-        if person in [who for _, who in expiries_and_people[:_MAX_PENDING_CODES]]:
+        if person in [person_id for _, person_id in expiries_and_people[:_MAX_PENDING_CODES]]:
             return people[person][0]
         await self._store_setting(f"{_CODE_PREFIX}{person}", None, person)
         return ""
 
-    async def use_code(self, code: str, message: IncomingMessage) -> tuple[str, str]:
+    async def redeem_code(self, code: str, message: IncomingMessage) -> tuple[str, str]:
         """Use up a code; return the id and conversation of the person it was given to.
 
         Raises `UserError` if the code is wrong. The same message may use the code again, because a
@@ -427,9 +430,9 @@ class PairingCodes:
         operator_id, message_key = message.author.id, message.external_key
         now, wrong_codes_key = self.clock.now(), f"{_WRONG_CODES_PREFIX}{operator_id}"
         stored_settings = (await self.rules.load(()))[INSTALLATION]
-        wrong_count, _, last_wrong_at = stored_settings.get(wrong_codes_key, "0 0").partition(" ")
-        wrong_tries = int(wrong_count) if now - float(last_wrong_at) < _CODE_LIFETIME_SECONDS else 0
-        if wrong_tries >= _MAX_WRONG_CODES:
+        text, _, last_wrong_at = stored_settings.get(wrong_codes_key, "0 0").partition(" ")
+        wrong_count = int(text) if now - float(last_wrong_at) < _CODE_LIFETIME_SECONDS else 0
+        if wrong_count >= _MAX_WRONG_CODES:
             raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
         waiting_people = await self._load_waiting_people(message_key)
         for person, (stored_code, expires_at, conversation) in waiting_people.items():
@@ -438,7 +441,7 @@ class PairingCodes:
                 await self._store_setting(f"{_CODE_PREFIX}{person}", used_code, person)
                 await self._store_setting(wrong_codes_key, None, operator_id)
                 return person, conversation
-        await self._store_setting(wrong_codes_key, f"{wrong_tries + 1} {now}", operator_id)
+        await self._store_setting(wrong_codes_key, f"{wrong_count + 1} {now}", operator_id)
         raise UserError(
             translatable("That code is unknown or has expired. A code works for only one hour.")
         )
@@ -452,10 +455,10 @@ class PairingCodes:
         for name, value in (await self.rules.load(()))[INSTALLATION].items():
             if not name.startswith(_CODE_PREFIX):
                 continue
-            code, expires_at, conversation, *used_by = value.split(" ", 3)
+            code, expires_at, conversation, *message_keys = value.split(" ", 3)
             if float(expires_at) <= self.clock.now():
                 await self._store_setting(name, None, name)
-            elif not used_by or used_by == [message_key]:
+            elif not message_keys or message_keys == [message_key]:
                 waiting_people[name.removeprefix(_CODE_PREFIX)] = code, expires_at, conversation
         return waiting_people
 

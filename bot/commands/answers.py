@@ -62,25 +62,27 @@ class NewestQuestionHandlers:
         exchange = _require_newest_exchange(request)
         question, earlier_turns = exchange.question, exchange.earlier_turns
         if not question.is_from(request.incoming.author):
-            await self.admins.require(
-                request.incoming, RETRY_QUESTION_ACTION, audited_as=RETRY_AUDIT_NAME
+            await self.admins.require_admin(
+                request.incoming, RETRY_QUESTION_ACTION, audit_name=RETRY_AUDIT_NAME
             )
         if exchange.turn_range is not None:
             newest_count = exchange.turn_range.newer_count + exchange.turn_range.count
-            earlier_turns = tuple(request.recent[: len(request.recent) - newest_count])
+            earlier_turns = tuple(request.recent_turns[: len(request.recent_turns) - newest_count])
         repeated_message = build_repeated_question(request.incoming, question, earlier_turns)
         speakers = pick_speakers(request.active, exchange.answers)
-        retry = AskedQuestion(repeated_message, speakers, earlier_turns=exchange.earlier_turns)
-        return CommandResult("", removed_turns=exchange.turn_range, question=retry)
+        retried_question = AskedQuestion(
+            repeated_message, speakers, earlier_turns=exchange.earlier_turns
+        )
+        return CommandResult("", removed_range=exchange.turn_range, question=retried_question)
 
     @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
         exchange, message = _require_newest_exchange(request), request.incoming
         is_own_question = exchange.question.is_from(message.author)
         if not is_own_question or writes_as_group(message):  # unknown which admin asked it
-            audited_as = "undo question"
-            await self.admins.require(
-                message, RETRY_QUESTION_ACTION, needs_name=True, audited_as=audited_as
+            audit_name = "undo question"
+            await self.admins.require_admin(
+                message, RETRY_QUESTION_ACTION, refuses_anonymous=True, audit_name=audit_name
             )
         quoted_text = cut_to_first_chars(exchange.question.text, _MAX_QUOTED_CHARS)
         text = translatable("Removed from the conversation: “{text}”.", text=quoted_text)
@@ -88,8 +90,8 @@ class NewestQuestionHandlers:
             text = translatable(
                 "Removed from the conversation: “{text}” and its answer.", text=quoted_text
             )
-        turns, ids = exchange.turn_range, exchange.failed_turn_ids
-        return CommandResult(text, removed_turns=turns, deleted_ids=ids, changes_channel=True)
+        turn_range, ids = exchange.turn_range, exchange.failed_turn_ids
+        return CommandResult(text, removed_range=turn_range, deleted_ids=ids, changes_channel=True)
 
 
 def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
@@ -98,7 +100,7 @@ def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
     A question whose answer failed takes precedence; next, a message of the command's author that
     has no answer yet; last, the question before the newest answers.
     """
-    turns, author_id = request.recent, request.incoming.author.id
+    turns, author_id = request.recent_turns, request.incoming.author.id
     failed_exchange = _find_failed_exchange(request.failed_questions, turns)
     if failed_exchange is not None:
         return failed_exchange
@@ -108,7 +110,7 @@ def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
     while end and turns[end - 1].role == "user":
         end -= 1
     start = end
-    while start and (turns[start - 1].role != "user" or turns[start - 1].observed):
+    while start and (turns[start - 1].role != "user" or turns[start - 1].is_observed):
         start -= 1
     if start == 0:  # nothing but a greeting
         return None
@@ -118,20 +120,21 @@ def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
 
 
 def _find_failed_exchange(
-    turns: Sequence[StoredTurn], recent: Sequence[Turn]
+    turns: Sequence[StoredTurn], recent_turns: Sequence[Turn]
 ) -> NewestExchange | None:
-    answered_ids = {one.message_id for one in recent if one.message_id}  # these have an answer
+    answered_ids = {one.message_id for one in recent_turns if one.message_id}
     unanswered_turns = (one for one in turns if one.turn.message_id not in answered_ids)
     # Skip commands: their replies may be menus.
     turn = next((one for one in unanswered_turns if parse_command(one.turn.text) is None), None)
     if turn is None:
         return None
     question = turn.turn
-    gathered_turns = [one for one in turns if one.turn.sent_as == question.sent_as]
+    gathered_turns = [one for one in turns if one.turn.part_names == question.part_names]
     identity = _identify_question(question)
-    repeats = [one for one in turns if _identify_question(one.turn) == identity]  # failed again
+    # A question that was asked again may have failed again.
+    repeated_turns = [one for one in turns if _identify_question(one.turn) == identity]
     earlier_turns = tuple(one.turn for one in reversed(gathered_turns) if one is not turn)
-    turn_ids = {one.id for one in (*gathered_turns, *repeats)}
+    turn_ids = {one.id for one in (*gathered_turns, *repeated_turns)}
     return NewestExchange(question, (), None, earlier_turns, tuple(sorted(turn_ids)))
 
 
@@ -185,7 +188,7 @@ _MAX_EARLIER_TURNS = 400
 _AUTHOR_ONLY_ACTIONS = MENU_ACTIONS | {
     ButtonAction.FORGET,
     ButtonAction.KEEP_DATA,
-    ButtonAction.ADULT,
+    ButtonAction.CONFIRM_AGE,
 }
 _NEWEST_ANSWER_ACTIONS = frozenset({ButtonAction.RETRY, ButtonAction.CONTINUE})
 _ALWAYS_ALLOWED_ACTIONS = {ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP_DATA}
@@ -207,15 +210,17 @@ class AnswerButtons:
     admins: AdminCheck
     route_press: Callable[[ButtonPress], Awaitable[ButtonPress]]
     """Returns a press with the address of the history that the press belongs to."""
-    access: AccessRules
-    limit: Callable[[ButtonPress], Awaitable[Text | None]] | None = None
+    access_rules: AccessRules
+    check_limit: Callable[[ButtonPress], Awaitable[Text | None]] | None = None
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
     async def find_refusal_reason(self, press: ButtonPress) -> str | None:
         """Return why a press should be refused, before it is stored, or None to accept it."""
         button = parse_button(press)
         try:
-            reason: str | None = await self.limit(press) if self.limit is not None else None
+            reason: str | None = (
+                await self.check_limit(press) if self.check_limit is not None else None
+            )
             if reason is None and button is not None:
                 if button.action is ButtonAction.STOP:
                     await self._check_stop_press(press, button)
@@ -232,11 +237,12 @@ class AnswerButtons:
     async def find_exchange(self, press: ButtonPress, button: ButtonData) -> Exchange:
         """Return the exchange that a button belongs to; raise `UserError` to refuse the press."""
         needs_access = button.action not in _ALWAYS_ALLOWED_ACTIONS
-        if needs_access and await self.access.find_refusal(press) is not None:
+        if needs_access and await self.access_rules.find_refusal(press) is not None:
             raise UserError(NO_ACCESS_NOTICE)
         press = await self.route_press(press)
-        history_key, load = press.address.conversation, self.conversations.load_exchange_by_part
-        exchange = await load(history_key, button.part, _MAX_EARLIER_TURNS)
+        exchange = await self.conversations.load_exchange_by_part(
+            press.address.conversation, button.part_name, _MAX_EARLIER_TURNS
+        )
         if exchange is None:
             raise UserError(BUTTON_GONE_NOTICE)
         author = exchange.question.turn.speaker
@@ -259,9 +265,9 @@ class AnswerButtons:
     async def find_changeable_exchange(self, press: ButtonPress, button: ButtonData) -> Exchange:
         """Return a button's exchange, and audit admins who change other people's answers."""
         exchange = await self.find_exchange(press, button)
-        audited_as = _AUDIT_NAMES.get(button.action)
-        if audited_as is not None and not exchange.question.turn.is_from(press.author):
-            await self.admins.record_admin_action(press, audited_as)
+        audit_name = _AUDIT_NAMES.get(button.action)
+        if audit_name is not None and not exchange.question.turn.is_from(press.author):
+            await self.admins.record_admin_action(press, audit_name)
         return exchange
 
     async def find_quoted_exchange(self, message: IncomingMessage) -> tuple[StoredTurn, Exchange]:
@@ -272,10 +278,10 @@ class AnswerButtons:
         conversations, max_turns = self.conversations, _MAX_EARLIER_TURNS
         turns = await conversations.find_turns(read_only_claim, [message_id])
         turn = next((one for one in turns if not _has_own_buttons(one.turn)), None)
-        if turn is not None and turn.turn.role == "user" and not turn.turn.sent_as:
+        if turn is not None and turn.turn.role == "user" and not turn.turn.part_names:
             exchange = await conversations.load_exchange(read_only_claim, message_id, max_turns)
         elif turn is not None:
-            part_name = turn.turn.sent_as[-1]
+            part_name = turn.turn.part_names[-1]
             exchange = await conversations.load_exchange_by_part(conversation, part_name, max_turns)
         if turn is None or exchange is None:
             raise UserError(NOT_REMEMBERED_NOTICE)
@@ -293,21 +299,23 @@ class AnswerButtons:
         turn: StoredTurn,
         exchange: Exchange,
         *,
-        audited_as: str | None = None,
+        audit_name: str | None = None,
     ) -> None:
         """Raise `UserError` if the author of the command may not edit the message.
 
         Messages may be edited by their authors, and answers by the asker and by admins.
         """
         is_user_message = turn.turn.role == "user"
-        if is_user_message and turn.turn.sent_as:
+        if is_user_message and turn.turn.part_names:
             raise UserError(NOT_REMEMBERED_NOTICE)
         is_own_question = exchange.question.turn.is_from(message.author)
         if is_own_question and not (is_user_message and writes_as_group(message)):
             return
         if is_user_message:  # as the group: unknown which admin wrote it
             raise UserError(translatable("Only the person who wrote that message can change it."))
-        await self.admins.require(message, _CHANGE_OTHERS_ANSWER_ACTION, audited_as=audited_as)
+        await self.admins.require_admin(
+            message, _CHANGE_OTHERS_ANSWER_ACTION, audit_name=audit_name
+        )
 
     async def is_asker(self, message: IncomingMessage) -> bool:
         """Return whether the command's author asked the question of the quoted answer."""
@@ -320,17 +328,19 @@ class AnswerButtons:
     async def check_asker(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if the author of the command is neither the asker nor an admin."""
         if not exchange.question.turn.is_from(message.author):
-            await self.admins.require(message, RETRY_QUESTION_ACTION, audited_as=RETRY_AUDIT_NAME)
+            await self.admins.require_admin(
+                message, RETRY_QUESTION_ACTION, audit_name=RETRY_AUDIT_NAME
+            )
 
     async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if a personal history belongs to somebody else, except for admins."""
         is_own_question = exchange.question.turn.is_from(message.author)
         if message.address.has_personal_history and not is_own_question:
-            await self.admins.require(message, _SEE_CONTEXT_ACTION, audited_as="read context")
+            await self.admins.require_admin(message, _SEE_CONTEXT_ACTION, audit_name="read context")
 
     async def _check_stop_press(self, press: ButtonPress, button: ButtonData) -> None:
         address = press.address
-        event_key = button.part.removeprefix(f"{address.source}:").rpartition("/")[0]
+        event_key = button.part_name.removeprefix(f"{address.source}:").rpartition("/")[0]
         events_in_progress = await self.inbox.find_in_progress(address, event_key)
         if not events_in_progress:
             raise UserError(translatable("No answer is being written here."))
@@ -353,5 +363,5 @@ class AnswerButtons:
 
 def _has_own_buttons(turn: Turn) -> bool:
     """Whether a turn is a command that the bot answered with buttons."""
-    command = parse_command(turn.text) if turn.role == "user" and turn.sent_as else None
+    command = parse_command(turn.text) if turn.role == "user" and turn.part_names else None
     return command is not None and command.name in _COMMANDS_WITH_BUTTONS

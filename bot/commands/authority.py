@@ -54,7 +54,7 @@ class AdminCheck:
     own group and be its admin."""
     press_timeout_seconds: float = _PRESS_TIMEOUT_SECONDS
     """How long the platform may take to say whether somebody who pressed a button is an admin."""
-    audit: AuditLog | None = None
+    audit_log: AuditLog | None = None
     """Records what admins do to others' messages; None: nothing is recorded."""
 
     def __post_init__(self) -> None:
@@ -68,8 +68,8 @@ class AdminCheck:
     async def was_recently_admin(self, incoming: Request) -> bool:
         """Return whether the author is an admin, or was one in the last 30 seconds."""
         expires_at, was_admin = self._cached_results.get(_admin_cache_key(incoming), (0.0, False))
-        is_cached = was_admin and expires_at > self.clock.monotonic()
-        return is_cached or await self.is_admin(incoming)
+        is_cached_admin = was_admin and expires_at > self.clock.monotonic()
+        return is_cached_admin or await self.is_admin(incoming)
 
     async def is_known_admin(self, incoming: Request) -> bool | None:
         """Return whether the author is an admin; None if the platform did not answer."""
@@ -109,7 +109,7 @@ class AdminCheck:
     )
     async def _set_anonymous_admins(self, request: CommandRequest) -> CommandResult:
         action = translatable("allow admins to write anonymously")
-        await self.require(request.incoming, action, needs_name=True)
+        await self.require_admin(request.incoming, action, refuses_anonymous=True)
         setting_value = "on" if request.argument == "on" else None
         await request.store(self.chat_settings, request.scope, _ANONYMOUS_ADMINS_KEY, setting_value)
         text = translatable("Admins who write anonymously do not count as admins here.")
@@ -129,7 +129,7 @@ class AdminCheck:
 
     async def require_prompt_access(self, message: IncomingMessage, action: str) -> None:
         """Raise `PrivateError` unless the author may see prompts."""
-        await self.require(message, action)
+        await self.require_admin(message, action)
         if not await self.may_see_prompts(message):
             raise PrivateError(
                 translatable(
@@ -138,30 +138,32 @@ class AdminCheck:
                 )
             )
 
-    async def record_admin_action(self, incoming: Request, audited_as: str) -> None:
+    async def record_admin_action(self, incoming: Request, audit_name: str) -> None:
         """Record an admin's action in the audit log, without any message text."""
-        if self.audit is not None and not incoming.is_private:
+        if self.audit_log is not None and not incoming.is_private:
             # Not the conversation: the key of a personal history contains the person's id.
             channel, person = incoming.address.channel, incoming.author.id
-            await self.audit.record(person, audited_as, channel)
+            await self.audit_log.record(person, audit_name, channel)
 
-    async def require(
+    async def require_admin(
         self,
         incoming: Request,
         action: str,
         *,
-        needs_name: bool = False,
-        audited_as: str | None = None,
+        refuses_anonymous: bool = False,
+        audit_name: str | None = None,
     ) -> None:
         """Raise `PrivateError` unless the author is an admin. The request is logged.
 
-        With `needs_name`, anonymous admins are also refused, because the action cannot be undone.
-        `audited_as` is a verb and a noun for the audit log. It is recorded before the action, and
+        With `refuses_anonymous`, anonymous admins are refused, because the action cannot be undone.
+        `audit_name` is a verb and a noun for the audit log. It is recorded before the action, and
         again if the action is repeated after a crash.
         """
         is_admin = await self.is_known_admin(incoming)
-        by, in_ = incoming.author.id, incoming.address.conversation
-        _log.info("admin_asked_for", what=action, by=by, in_=in_, allowed=bool(is_admin))
+        author_id, conversation = incoming.author.id, incoming.address.conversation
+        _log.info(
+            "admin_asked_for", what=action, by=author_id, in_=conversation, allowed=bool(is_admin)
+        )
         if is_admin is None:
             raise PrivateError(unknown_admin_notice(incoming, action))
         is_anonymous = writes_as_group(incoming)
@@ -170,14 +172,14 @@ class AdminCheck:
             raise PrivateError(
                 join_texts([problem, _ANONYMOUS_REFUSAL], " ") if is_anonymous else problem
             )
-        if is_anonymous and needs_name:
+        if is_anonymous and refuses_anonymous:
             raise PrivateError(
                 translatable(
                     "Only an admin who writes under their own name can {action}.", action=action
                 )
             )
-        if audited_as is not None:
-            await self.record_admin_action(incoming, audited_as)
+        if audit_name is not None:
+            await self.record_admin_action(incoming, audit_name)
 
 
 def _admin_cache_key(incoming: Request) -> tuple[str, str]:
@@ -185,7 +187,7 @@ def _admin_cache_key(incoming: Request) -> tuple[str, str]:
 
 
 def unknown_admin_notice(incoming: Request, action: str) -> Text:
-    """Return the notice that it is unknown whether the author is an admin."""
+    """Return a notice that the bot could not check whether the author is an admin."""
     return translatable(
         "Only an admin can {action}, and I could not check with {platform} whether you are"
         " one. Please try again in a minute.",

@@ -55,13 +55,15 @@ _TOO_LONG_NOTICE = translatable(
 _MAX_SUMMARY_CHARS = 100
 _make_option = partial(CommandOption, required=False)
 _CARD_OPTION = _make_option("card", marked("a character card: PNG, JSON or CHARX"), is_file=True)
-_NAME_OPTION = CommandOption("name", marked("the character"), can_suggest=True)
+_NAME_OPTION = CommandOption("name", marked("the character"), autocompletes=True)
 _FORM_OPTIONS = (
-    _make_option("persona", marked("who the character is"), form_chars=4000),
-    _make_option("greeting", marked("the character's first message"), form_chars=4000),
-    _make_option("picture", marked("a link to the character's picture"), form_chars=500),
+    _make_option("persona", marked("who the character is"), max_form_chars=4000),
+    _make_option("greeting", marked("the character's first message"), max_form_chars=4000),
+    _make_option("picture", marked("a link to the character's picture"), max_form_chars=500),
 )
-_NEW_NAME_OPTION = _make_option("name", marked("the character's name"), form_chars=MAX_NAME_CHARS)
+_NEW_NAME_OPTION = _make_option(
+    "name", marked("the character's name"), max_form_chars=MAX_NAME_CHARS
+)
 _PRESET_KEYS = ("persona", "greeting", "avatar")
 _CARD_KEYS = ("name", "description", "first_mes", "avatar")
 
@@ -76,8 +78,8 @@ class CharacterHandlers:
     download: Download
     host_picture: Callable[[Address, bytes], Awaitable[str | None]]
     """Uploads a PNG and returns its URL, or None where unsupported; raises `PlatformError`."""
-    max_per_person: int
-    max_per_server: int
+    max_characters_per_person: int
+    max_characters_per_server: int
     max_card_bytes: int
 
     @command(
@@ -85,9 +87,9 @@ class CharacterHandlers:
         marked("list your own characters (in a private chat) or those of this server"),
     )
     async def _list_characters(self, request: CommandRequest) -> CommandResult:
-        active = request.active.names
+        active_names = request.active.names
         summaries = await self.resolver.characters.descriptions(character_owner(request.incoming))
-        lines = [preset_line(name, description, active) for name, description in summaries.items()]
+        lines = [preset_line(name, text, active_names) for name, text in summaries.items()]
         return CommandResult(join_texts(lines) if lines else _NO_CHARACTERS_NOTICE)
 
     @admin_command(
@@ -109,14 +111,14 @@ class CharacterHandlers:
         preset = await self._convert_card(card, incoming)
         if fields:  # the typed name replaces the card's
             preset = with_changed_texts(preset, {"name": fields[0]})
-        return _ready_reply(await self._store_as_new(request, preset))
+        return _announce_ready(await self._store_as_new(request, preset))
 
     @admin_command(
         "character use", marked("make a character answer in this channel (admins)"), _NAME_OPTION
     )
     async def _use_character(self, request: CommandRequest) -> CommandResult:
         incoming, owner = request.incoming, character_owner(request.incoming)
-        await self.admins.require(incoming, _CHOOSE_CHARACTERS_ACTION)
+        await self.admins.require_admin(incoming, _CHOOSE_CHARACTERS_ACTION)
         name = await self.find_full_name(request.argument, owner, "/character use")
         preset = await self._load_for_chat(request, name)
         await self.resolver.set_active(request.scope, [preset], **request.author_arguments)
@@ -159,7 +161,7 @@ class CharacterHandlers:
             raise UserError(_SERVER_ONLY_NOTICE)
         name = await self.find_full_name(request.argument, incoming.author.id, "/character share")
         preset = await self.load_newest_version(name)
-        return _ready_reply(await self._store_as_new(request, preset))
+        return _announce_ready(await self._store_as_new(request, preset))
 
     @admin_command("character remove", marked("delete a character for good (admins)"), _NAME_OPTION)
     async def _remove_character(self, request: CommandRequest) -> CommandResult:
@@ -182,7 +184,7 @@ class CharacterHandlers:
         preset = await self.load_newest_version(name)
         options = zip(_FORM_OPTIONS, _PRESET_KEYS, strict=True)
         fields = [(one, getattr(preset, key) or "") for one, key in options]
-        if any(len(text) > one.form_chars for one, text in fields):
+        if any(len(text) > one.max_form_chars for one, text in fields):
             raise UserError(_TOO_LONG_NOTICE)
         return fields
 
@@ -192,14 +194,14 @@ class CharacterHandlers:
         if called_command is None or called_command.name != CHARACTER_GROUP.name:
             names = await self.resolver.list_descriptions(message)
         else:
-            is_shared = called_command.text.partition(" ")[0] == "share"
-            owner = message.author.id if is_shared else character_owner(message)
+            is_share_command = called_command.text.partition(" ")[0] == "share"
+            owner = message.author.id if is_share_command else character_owner(message)
             names = await self.resolver.characters.descriptions(owner)
         return self.resolver.complete(text, map(display_name, names))
 
     async def _require_character_permission(self, message: IncomingMessage) -> None:
         if not message.is_private:
-            await self.admins.require(message, _CHANGE_CHARACTERS_ACTION)
+            await self.admins.require_admin(message, _CHANGE_CHARACTERS_ACTION)
 
     async def find_full_name(self, typed_name: str, owner: str, usage: str) -> str:
         """Return the full name of an owner's character. Raises `UserError` if there is none.
@@ -228,9 +230,11 @@ class CharacterHandlers:
 
         Raises `UserError` if it is too large or cannot be downloaded.
         """
-        others = message.quote.attachments if message.quote else ()
+        quoted_files = message.quote.attachments if message.quote else ()
         kinds = {MediaKind.FILE, MediaKind.IMAGE}
-        files = [one for one in (*message.attachments, *others) if one.kind in kinds and one.source]
+        files = [
+            one for one in (*message.attachments, *quoted_files) if one.kind in kinds and one.source
+        ]
         if not files:
             return None
         max_size = self.max_card_bytes
@@ -284,20 +288,24 @@ class CharacterHandlers:
         """Store a new character under an unused name; a retry after a crash adds no duplicate."""
         owner = character_owner(request.incoming)
         existing_names = await self.resolver.characters.descriptions(owner)
-        max_characters = self.max_per_person if request.incoming.is_private else self.max_per_server
+        max_characters = (
+            self.max_characters_per_person
+            if request.incoming.is_private
+            else self.max_characters_per_server
+        )
         operator_preset_keys = set(
             map(_confusable_key, (*self.resolver.presets, *self.resolver.disabled))
         )
         names = {_confusable_key(display_name(one)): one for one in existing_names}
-        number, new_preset = 1, preset
+        copy_number, new_preset = 1, preset
         while (key := _confusable_key(new_preset.name)) in operator_preset_keys or key in names:
             version = (
                 await self.versions.newest(names[key]) if key not in operator_preset_keys else None
             )
             if version is not None and version.content == export_preset(new_preset):
                 break
-            number += 1
-            suffix = f" {number}"
+            copy_number += 1
+            suffix = f" {copy_number}"
             name = preset.name[: MAX_NAME_CHARS - len(suffix)].rstrip() + suffix
             new_preset = preset.model_copy(update={"name": name})
         name = f"{owner}{OWNER_SEPARATOR}{new_preset.name}"
@@ -321,7 +329,7 @@ class CharacterHandlers:
         await self.resolver.characters.announce(name, content, summary, **request.author_arguments)
 
 
-def _ready_reply(preset: Preset) -> CommandResult:
+def _announce_ready(preset: Preset) -> CommandResult:
     text = translatable(
         "{name} is ready. /character use {name} lets it answer here.", name=preset.name
     )
@@ -350,9 +358,9 @@ def _confusable_key(name: str) -> str:
     return confusable_skeleton(name.casefold())
 
 
-def _missing_character_error(word: str, names: Sequence[str] = ()) -> UserError:
-    text = translatable("There is no character {name}; /character list shows them.", name=word)
+def _missing_character_error(name: str, names: Sequence[str] = ()) -> UserError:
+    text = translatable("There is no character {name}; /character list shows them.", name=name)
     if names:
-        texts = {"name": word, "names": ", ".join(names)}
-        text = translatable("There is no character {name}; the characters are: {names}.", **texts)
+        values = {"name": name, "names": ", ".join(names)}
+        text = translatable("There is no character {name}; the characters are: {names}.", **values)
     return UserError(text)

@@ -57,11 +57,11 @@ class CommandHandlers:
     decisions: DecisionLog
     dead_letters: DeadLetters
     privacy_notice: PrivacyNotice
-    access: AccessRules
+    access_rules: AccessRules
     greetings: Greetings
     menus: SettingMenus
     scope_handlers: HistoryScopeHandlers
-    pairing: PairingCodes
+    pairing_codes: PairingCodes
     memory_handlers: MemoryHandlers
     platform_commands: Mapping[str, Sequence[CommandSpec]]
     """Commands that platforms run themselves, by the platform's name; /help lists them."""
@@ -79,11 +79,12 @@ class CommandHandlers:
         if handler is None:
             group = _GROUPS_BY_NAME.get(request.command.name)
             if group is not None:
-                raise UserError(_unknown_action(group, request.command.text.partition(" ")[0]))
-            raise UserError(_unknown_command(command.name))
+                action = request.command.text.partition(" ")[0]
+                raise UserError(_explain_unknown_action(group, action))
+            raise UserError(_explain_unknown_command(command.name))
         command, message = _normalize_choice(command), request.incoming
-        if await self.access.may_run_admin_command(message, command.name):  # as if by an admin
-            message = replace(message, author_is_admin=True)
+        if await self.access_rules.may_run_admin_command(message, command.name):
+            message = replace(message, author_is_admin=True)  # as if by an admin
         return await handler(replace(request, command=command, incoming=message))
 
     async def greet(self, arrival: ChatJoin, active: ActiveCharacters) -> CommandResult:
@@ -99,8 +100,8 @@ class CommandHandlers:
         "settings why", marked("show why the newest messages were answered or not (admins)")
     )
     async def _explain_decisions(self, request: CommandRequest) -> CommandResult:
-        await self.admins.require(
-            request.incoming, _SEE_DECISIONS_ACTION, audited_as="read decisions"
+        await self.admins.require_admin(
+            request.incoming, _SEE_DECISIONS_ACTION, audit_name="read decisions"
         )
         lines = await self.decisions.describe_recent(request.incoming.address.channel)
         reasons = await self.dead_letters.list_refusal_reasons(request.incoming.address.lane)
@@ -108,10 +109,10 @@ class CommandHandlers:
             translatable("⚠ Not delivered here: “{reason}”", reason=one)
             for one in reversed(reasons)
         ]
-        if not (lines or refusal_lines):
+        if not (lines or undelivered_lines):
             raise UserError(translatable("I haven't seen any messages here recently."))
         scope = await self.scope_handlers.describe_current_scope(request.incoming.scopes)
-        return CommandResult(join_texts([scope, *lines, *refusal_lines]))
+        return CommandResult(join_texts([scope, *lines, *undelivered_lines]))
 
     @command(
         "new",
@@ -124,7 +125,7 @@ class CommandHandlers:
     async def _begin_new_session(self, request: CommandRequest) -> CommandResult:
         number = _parse_greeting_number(request.argument, request.active)
         text = translatable("A new conversation has started.")
-        result = CommandResult(text, new_session=True, changes_channel=True)
+        result = CommandResult(text, starts_session=True, changes_channel=True)
         return await self.greetings.add_active(result, request, number)
 
     @command("stop", marked("stop the answer that is being written; the text so far stays"))
@@ -190,8 +191,8 @@ class CommandHandlers:
             hint = translatable("/help lists what I can do, /new 2 starts with another greeting.")
         introduction = _introduce(preset, is_private=request.incoming.is_private)
         result = CommandResult(join_texts([introduction, hint, *_describe_form(preset)]))
-        has_begun = not all(turn.observed for turn in request.recent)
-        return result if has_begun else await self.greetings.add_active(result, request)
+        has_conversation = not all(turn.is_observed for turn in request.recent_turns)
+        return result if has_conversation else await self.greetings.add_active(result, request)
 
     @command("help", marked("list all commands"))
     async def _list_commands(self, request: CommandRequest) -> CommandResult:
@@ -243,14 +244,14 @@ def _normalize_choice(command: Command) -> Command:
     if len(options) != 1 or not options[0].choices:
         return command
     if choice not in options[0].choices and (choice or options[0].required):
-        choice_list = to_translatable(options[0].summary)
+        choices_text = to_translatable(options[0].summary)
         raise UserError(
-            translatable("Use /{command} {choices}.", command=command.name, choices=choice_list)
+            translatable("Use /{command} {choices}.", command=command.name, choices=choices_text)
         )
     return Command(command.name, choice)
 
 
-def _unknown_action(group: CommandSpec, action: str) -> Text:
+def _explain_unknown_action(group: CommandSpec, action: str) -> Text:
     return translatable(
         "There is no /{group} {action}; use {actions}.",
         group=group.name,
@@ -259,7 +260,7 @@ def _unknown_action(group: CommandSpec, action: str) -> Text:
     )
 
 
-def _unknown_command(name: str) -> Text:
+def _explain_unknown_command(name: str) -> Text:
     similar_names = difflib.get_close_matches(name, COMMAND_NAMES, n=1)
     if similar_names:
         return translatable(
@@ -308,7 +309,7 @@ _COMMAND_ORDER = (
 _GROUPS = (PRESET_GROUP, CHARACTER_GROUP, MEMORY_GROUP, SETTINGS_GROUP, ACCESS_GROUP, PRIVACY_GROUP)
 COMMANDS = listed_commands(_HANDLER_CLASSES, _GROUPS, _COMMAND_ORDER)
 """The commands that menus and /help list, in order."""
-_SPECS_BY_NAME = {spec.name: spec for owner in _HANDLER_CLASSES for spec in command_specs(owner)}
+_SPECS_BY_NAME = {spec.name: spec for cls in _HANDLER_CLASSES for spec in command_specs(cls)}
 COMMAND_NAMES = frozenset(name.partition(" ")[0] for name in _SPECS_BY_NAME)
 """The names of all commands, including those that no menu lists."""
 MESSAGE_COMMANDS = (

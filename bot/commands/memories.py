@@ -116,7 +116,7 @@ class MemoryHandlers:
             "what",
             marked("mine (the default), here, or the name of a character"),
             required=False,
-            can_suggest=True,
+            autocompletes=True,
         ),
     )
     async def list_memories(self, request: CommandRequest) -> CommandResult:
@@ -144,7 +144,7 @@ class MemoryHandlers:
     @private_command(
         "memory show",
         marked("show one memory, or what a character knows"),
-        CommandOption("what", marked("a number, or the name of a character"), can_suggest=True),
+        CommandOption("what", marked("a number, or the name of a character"), autocompletes=True),
     )
     async def show_memory_or_list(self, request: CommandRequest) -> CommandResult:
         """Show a memory with its source and audience, or what a character knows."""
@@ -226,7 +226,9 @@ class MemoryHandlers:
         if not _concerns_person(message.author.id, memory):
             action = translatable("delete what I remember about others")
             admins, audit_name = self.characters.admins, "forget memory"
-            await admins.require(message, action, needs_name=True, audited_as=audit_name)
+            await admins.require_admin(
+                message, action, refuses_anonymous=True, audit_name=audit_name
+            )
         reader = await self._load_reader(request)
         if await self.memories.forget(memory.id, reader) is None:
             raise UserError(_NOT_YOURS_NOTICE)
@@ -276,7 +278,7 @@ class MemoryHandlers:
     async def approve_memory(self, request: CommandRequest) -> CommandResult:
         """Approve a memory about this server, or choose whether new ones wait for approval."""
         message, admins, choice = request.incoming, self.characters.admins, request.argument.lower()
-        await admins.require(message, translatable("approve memories about this chat"))
+        await admins.require_admin(message, translatable("approve memories about this chat"))
         if choice not in {"on", "off"}:
             memory = await self._find_by_number(request)
             reader = await self._load_reader(request)
@@ -296,7 +298,7 @@ class MemoryHandlers:
             "what",
             marked("json (the default), lorebook, chat, or the name of a character"),
             required=False,
-            can_suggest=True,
+            autocompletes=True,
         ),
     )
     async def export_memories(self, request: CommandRequest) -> CommandResult:
@@ -386,11 +388,14 @@ class MemoryHandlers:
         reply_lines += await self._import_memories(request, file)
         turns = await self._import_chat(request, file.chat) if file.chat else ()
         if file.chat is not None:
-            about = {"name": file.chat.character, "count": len(turns)}
             reply_lines.append(
-                translatable("The chat with {name} continues here. Messages read: {count}", **about)
+                translatable(
+                    "The chat with {name} continues here. Messages read: {count}",
+                    name=file.chat.character,
+                    count=len(turns),
+                )
             )
-        return CommandResult(join_texts(reply_lines), new_session=bool(turns), turns=turns)
+        return CommandResult(join_texts(reply_lines), starts_session=bool(turns), turns=turns)
 
     async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
         """Store a file's memories, and return lines that say how many were stored or left out."""
@@ -450,7 +455,7 @@ class MemoryHandlers:
     @private_command(
         "memory lore",
         marked("add memories about this chat to a character's lorebook (admins)"),
-        CommandOption("name", marked("a character of this server"), can_suggest=True),
+        CommandOption("name", marked("a character of this server"), autocompletes=True),
         CommandOption(
             "number",
             marked("the memory's number or `all`; leave it out to list them"),
@@ -462,7 +467,9 @@ class MemoryHandlers:
         message, characters = request.incoming, self.characters
         if message.is_private:
             raise UserError(translatable("Send this command in the server that has the character."))
-        await characters.admins.require(message, translatable("change a character's lorebook"))
+        await characters.admins.require_admin(
+            message, translatable("change a character's lorebook")
+        )
         typed_name, _, last_word = request.argument.rpartition(" ")
         number = _parse_number(last_word)
         if number is None and last_word.lower() != "all":
@@ -476,16 +483,16 @@ class MemoryHandlers:
         selection = [one for one in candidates if last_word.lower() == "all" or one.id == number]
         if number is not None and not selection:
             raise UserError(_UNKNOWN_MEMORY_NOTICE)
-        for one in selection:
+        for one in chosen_memories:
             changes = {"lorebook": add_to_lorebook(preset.lorebook, one)}
             preset = with_changed_texts(preset, changes)
-        if selection:
+        if chosen_memories:
             await characters.save_character(request, preset, name)
-        remaining_memories = [one for one in candidates if one not in selection]
+        remaining_memories = [one for one in candidates if one not in chosen_memories]
         heading = translatable(
             "New entries in the lorebook: {count}. Memories about this chat that can still be"
             " added: {left}. To add them, write a memory's number, or all, after the command.",
-            count=len(selection),
+            count=len(chosen_memories),
             left=len(remaining_memories),
         )
         return self._show_page(request, heading, remaining_memories, _LORE_CODE)
@@ -521,7 +528,7 @@ class MemoryHandlers:
             character_name = self.characters.resolver.character_names({name})[name]
             subject = MemorySubject(SubjectKind.CHARACTER, name, character_name)
             return replace(new_memory, subject=subject, said_by=name)
-        if turn.observed and speaker.id != request.author.id:
+        if turn.is_observed and speaker.id != request.author.id:
             consent = await self.characters.resolver.find_consent(speaker.id)
             if consent not in {Consent.SERVER, Consent.EVERYWHERE}:
                 raise UserError(_NOT_ADDRESSED_NOTICE)
@@ -583,21 +590,26 @@ class MemoryHandlers:
         return self._with_menu(request, CommandResult(join_texts(lines)), menu, can_go_back=True)
 
     def _show_page(
-        self, request: CommandRequest, heading: Text, items: Sequence[Memory], key: str = _SHOW_CODE
+        self,
+        request: CommandRequest,
+        heading: Text,
+        memories: Sequence[Memory],
+        action_code: str = _SHOW_CODE,
     ) -> CommandResult:
-        if not items:
+        if not memories:
             return CommandResult(heading)
         page_size = _PAGE_SIZE if _has_menus(request) else _MAX_LISTED_MEMORIES
-        page_count = -(-len(items) // page_size)
+        page_count = -(-len(memories) // page_size)
         page = min(max(1, request.page), page_count)
-        rows = items[(page - 1) * page_size : page * page_size]
+        rows = memories[(page - 1) * page_size : page * page_size]
         lines = [_format_memory_line(request.incoming, one) for one in rows]
         options = [
-            MenuOption(f"#{one.id} {one.text}"[:_MAX_LABEL_CHARS], f"{key}{one.id}") for one in rows
+            MenuOption(f"#{one.id} {one.text}"[:_MAX_LABEL_CHARS], f"{action_code}{one.id}")
+            for one in rows
         ]
         result = CommandResult(join_texts([heading, *lines]))
         result = self._with_menu(request, result, options)
-        buttons = page_buttons(ButtonAction.MEMORY, request.part, page, page_count)
+        buttons = page_buttons(ButtonAction.MEMORY, request.part_name, page, page_count)
         return replace(result, buttons=buttons) if result.menus else result
 
     def _with_menu(
@@ -611,7 +623,7 @@ class MemoryHandlers:
         if not _has_menus(request):
             return result
         title = translate(translatable("Choose one"), supported_language(request.incoming.locale))
-        menu = Menu(encode_button(ButtonAction.MEMORY, request.part), title, tuple(options))
+        menu = Menu(encode_button(ButtonAction.MEMORY, request.part_name), title, tuple(options))
         buttons = (back_button(request),) if can_go_back else ()
         return replace(result, menus=(menu,) if options else (), buttons=buttons)
 
@@ -622,17 +634,18 @@ def command_for_choice(menu_values: Sequence[str], command: str) -> str:
     `command` is the command whose reply has the menu. Without a choice, the list is shown again.
     """
     match = _MENU_VALUE.fullmatch("".join(menu_values))
-    parent = _NUMBER_OR_ALL.sub("", command if _LIST_COMMAND.fullmatch(command) else "/memory list")
+    list_command = command if _LIST_COMMAND.fullmatch(command) else "/memory list"
+    list_command = _NUMBER_OR_ALL.sub("", list_command)
     if match is None:
-        return parent
-    command_start = parent if match[1] == _LORE_CODE else f"/memory {_ACTION_BY_CODE[match[1]]}"
-    return f"{command_start} {match[2]}"
+        return list_command
+    prefix = list_command if match[1] == _LORE_CODE else f"/memory {_ACTION_BY_CODE[match[1]]}"
+    return f"{prefix} {match[2]}"
 
 
 def back_button(request: CommandRequest) -> Button:
     """Return the button that leads back to the list."""
     label = translate(translatable("‹ Back"), supported_language(request.incoming.locale))
-    return Button(label, encode_button(ButtonAction.MEMORY, request.part, 1))
+    return Button(label, encode_button(ButtonAction.MEMORY, request.part_name, 1))
 
 
 def _has_menus(request: CommandRequest) -> bool:
@@ -682,8 +695,8 @@ def _concerns_person(person_id: str, memory: Memory) -> bool:
 
 def _may_be_known_at(place: MemoryPlace, memory: Memory) -> bool:
     audience = memory.audience or memory.place.narrowest_audience
-    place_audience, server_wide = place.narrowest_audience, place.audience_with_reach(Reach.SERVER)
-    return audience in {place_audience, server_wide, Audience(Reach.EVERYWHERE)}
+    server_audience = place.audience_with_reach(Reach.SERVER)
+    return audience in {place.narrowest_audience, server_audience, Audience(Reach.EVERYWHERE)}
 
 
 def _is_known_to_character(preset: str, memory: Memory) -> bool:
@@ -719,7 +732,7 @@ def _collect_labels(message: Request, memory: Memory) -> list[str]:
     elif subject_label:
         subject_label = translatable("about {name}", name=subject_label)
     labels = [subject_label, _describe_audience(place, memory), _STATE_LABELS[memory.state]]
-    return [memory for memory in labels if memory]
+    return [label for label in labels if label]
 
 
 def _describe_audience(place: MemoryPlace, memory: Memory) -> Text:

@@ -62,10 +62,10 @@ class SettingMenus:
                 translatable("👥 Add or remove"), ButtonAction.CHARACTERS, request, row=1
             ),
             _create_button(translatable("✏ By name"), ButtonAction.ENTER_NAME, request, row=1),
-            _create_button(translatable("↩ Inherited"), ButtonAction.RESET, request, row=2),
+            _create_button(translatable("↩ Inherited"), ButtonAction.RESET_PRESETS, request, row=2),
             _create_button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=2),
         )
-        choose_action, page_action = ButtonAction.USE, ButtonAction.PRESETS
+        choose_action, page_action = ButtonAction.USE_PRESET, ButtonAction.PRESETS
         return await self._preset_page(request, title, hint, choose_action, page_action, buttons)
 
     async def show_characters(self, request: CommandRequest) -> CommandResult:
@@ -80,8 +80,8 @@ class SettingMenus:
             ),
             _create_button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1),
         )
-        choose, turn_page = ButtonAction.TOGGLE, ButtonAction.CHARACTERS
-        return await self._preset_page(request, title, hint, choose, turn_page, buttons)
+        choose_action, page_action = ButtonAction.TOGGLE_CHARACTER, ButtonAction.CHARACTERS
+        return await self._preset_page(request, title, hint, choose_action, page_action, buttons)
 
     async def _preset_page(
         self,
@@ -93,17 +93,17 @@ class SettingMenus:
         buttons: tuple[Button, ...],
     ) -> CommandResult:
         presets = list((await self.resolver.list_descriptions(request.incoming)).items())
-        pages = max(1, -(-len(presets) // _PAGE_SIZE))
-        page = min(max(1, request.page), pages)
+        page_count = max(1, -(-len(presets) // _PAGE_SIZE))
+        page = min(max(1, request.page), page_count)
         shown_presets = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
         active = request.active.names
         options = tuple(
             MenuOption(display_name(name), _hash_for_button(name), description, name in active)
             for name, description in shown_presets
         )
-        data = encode_button(choose_action, request.part, page)
+        data = encode_button(choose_action, request.part_name, page)
         menu = Menu(data, translate(title, supported_language(request.incoming.locale)), options)
-        page_turn_buttons = page_buttons(page_action, request.part, page, pages)
+        page_turn_buttons = page_buttons(page_action, request.part_name, page, page_count)
         text = join_texts([*await self._describe_active_presets(request), hint])
         return CommandResult(text, menus=(menu,), buttons=(*page_turn_buttons, *buttons))
 
@@ -145,12 +145,13 @@ class SettingMenus:
 
     async def _observing_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes = request.incoming.scopes
-        inner = await self.resolver.find_observing_setting(scopes)
-        outer = await self.resolver.find_observing_setting(scopes[1:])
-        values = ["on" if one is None else one.value for one in (inner, outer)]
+        own_setting = await self.resolver.find_observing_setting(scopes)
+        inherited_setting = await self.resolver.find_observing_setting(scopes[1:])
+        settings = (own_setting, inherited_setting)
+        values = ["on" if one is None else one.value for one in settings]
         title = translatable("What I remember here")
         labels = _OBSERVE_LABELS
-        return _setting_menu(request, ButtonAction.OBSERVE, title, labels, (inner, outer), values)
+        return _setting_menu(request, ButtonAction.OBSERVE, title, labels, settings, values)
 
     async def _scope_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes, settings, values = request.incoming.scopes, [], []
@@ -172,12 +173,12 @@ class SettingMenus:
                 return f"/preset use {typed_text}"
             case ButtonAction.ENTER_ABOUT:
                 return f"/me {typed_text or 'clear'}"
-            case ButtonAction.TOGGLE:
+            case ButtonAction.TOGGLE_CHARACTER:
                 preset = await self._find_chosen_preset(press)
                 return f"/preset {'remove' if preset in active else 'add'} {preset}"
-            case ButtonAction.USE:
+            case ButtonAction.USE_PRESET:
                 return f"/preset use {await self._find_chosen_preset(press)}"
-            case ButtonAction.RESET:
+            case ButtonAction.RESET_PRESETS:
                 return "/preset reset"
             case ButtonAction.OBSERVE:
                 return f"/settings overhear {''.join(press.values)}"
@@ -191,12 +192,12 @@ class SettingMenus:
         match button.action:
             case (
                 ButtonAction.PRESETS
-                | ButtonAction.USE
-                | ButtonAction.RESET
+                | ButtonAction.USE_PRESET
+                | ButtonAction.RESET_PRESETS
                 | ButtonAction.ENTER_NAME
             ):
                 return await self.show_presets(request)
-            case ButtonAction.CHARACTERS | ButtonAction.TOGGLE:
+            case ButtonAction.CHARACTERS | ButtonAction.TOGGLE_CHARACTER:
                 return await self.show_characters(request)
             case _:
                 return await self.show_settings(request)
@@ -246,7 +247,7 @@ def _setting_menu(
     the channel, and the one that the channel would inherit.
     """
     scopes, language = request.incoming.scopes, supported_language(request.incoming.locale)
-    (own_setting, outer), (value, outer_value) = settings, values
+    (own_setting, inherited_setting), (value, inherited_value) = settings, values
     origin = describe_origin(own_setting.scope if own_setting is not None else None, scopes)
     lines = [
         translatable("{what}: {value} ({origin})", what=title, value=labels[value], origin=origin)
@@ -254,12 +255,13 @@ def _setting_menu(
     chosen_value = INHERIT
     if own_setting is not None and own_setting.scope == scopes[0]:
         chosen_value = own_setting.value
-        lines.append(_inherited_line(labels[outer_value], outer.scope if outer else None, scopes))
+        inherited_scope = inherited_setting.scope if inherited_setting is not None else None
+        lines.append(_inherited_line(labels[inherited_value], inherited_scope, scopes))
     options = tuple(
         MenuOption(translate(label, language), one, is_chosen=one == chosen_value)
         for one, label in labels.items()
     )
-    menu_data = encode_button(action, request.part)
+    menu_data = encode_button(action, request.part_name)
     return lines, Menu(menu_data, translate(title, language), options)
 
 
@@ -278,7 +280,7 @@ def _create_button(
     label: Text, action: ButtonAction, request: CommandRequest, *, number: int = 0, row: int = 0
 ) -> Button:
     label_text = translate(label, supported_language(request.incoming.locale))
-    return Button(label_text, encode_button(action, request.part, number), row=row)
+    return Button(label_text, encode_button(action, request.part_name, number), row=row)
 
 
 INHERIT = "inherit"
@@ -289,7 +291,7 @@ _CHANGE_SCOPE_ACTION = translatable("change who shares a conversation here")
 class HistoryScopeHandlers:
     """Shows a channel's history scope to everybody, and lets admins change it."""
 
-    scopes: HistoryScopes
+    history_scopes: HistoryScopes
     admins: AdminCheck
 
     @command(
@@ -309,10 +311,14 @@ class HistoryScopeHandlers:
             return CommandResult(
                 join_texts([await self.describe_current_scope(request.incoming.scopes), *choices])
             )
-        await self.admins.require(request.incoming, _CHANGE_SCOPE_ACTION)
+        await self.admins.require_admin(request.incoming, _CHANGE_SCOPE_ACTION)
         chosen_scope = None if request.argument == INHERIT else HistoryScope(request.argument)
-        await request.store(self.scopes.chat_settings, request.scope, SCOPE_KEY, chosen_scope)
-        current_scope = await self.scopes.find(request.incoming.scopes) or HistoryScope.SHARED
+        await request.store(
+            self.history_scopes.chat_settings, request.scope, SCOPE_KEY, chosen_scope
+        )
+        current_scope = (
+            await self.history_scopes.find(request.incoming.scopes) or HistoryScope.SHARED
+        )
         description = to_translatable(SCOPE_DESCRIPTIONS[current_scope])
         return CommandResult(
             translatable(
@@ -324,7 +330,7 @@ class HistoryScopeHandlers:
 
     async def describe_current_scope(self, scopes: Sequence[str]) -> Text:
         """Return a line saying which people's messages share one history in a channel."""
-        scope = await self.scopes.find(scopes) or HistoryScope.SHARED
+        scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
         return translatable("Scope: {scope}", scope=_describe_scope(scope, scope))
 
 

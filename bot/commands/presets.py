@@ -20,11 +20,11 @@ from bot.texts.text import Text, join_texts, marked, to_translatable, translatab
 
 _MAX_LISTED_CHARS = 100
 _CHANGE_PRESETS_ACTION = translatable("change who answers here")
-_PRESET_OPTION = CommandOption("name", marked("the preset"), can_suggest=True)
+_PRESET_OPTION = CommandOption("name", marked("the preset"), autocompletes=True)
 PRESET_GROUP = CommandSpec(
     "preset",
     marked("choose who answers here: use, add, remove, list, show, who, reset, menu"),
-    is_for_admins=True,
+    is_listed_for_admins=True,
     default_action="list",
 )
 
@@ -79,15 +79,15 @@ class PresetHandlers:
         "preset reset", marked("reset this channel's presets to the inherited ones (admins)")
     )
     async def _reset_presets(self, request: CommandRequest) -> CommandResult:
-        await self.admins.require(request.incoming, _CHANGE_PRESETS_ACTION)
+        await self.admins.require_admin(request.incoming, _CHANGE_PRESETS_ACTION)
         await self.resolver.set_active(request.scope, (), **request.author_arguments)
-        active = (await self.resolver.resolve(request.incoming.scopes)).first
+        active_preset = (await self.resolver.resolve(request.incoming.scopes)).first
         text = translatable(
             "Back to {name} ({origin}).",
-            name=active.preset.shown_name,
-            origin=_describe_preset_origin(active, request.incoming),
+            name=active_preset.preset.shown_name,
+            origin=_describe_preset_origin(active_preset, request.incoming),
         )
-        return await self.greetings.begin_session(text, active.preset, request.incoming)
+        return await self.greetings.begin_session(text, active_preset.preset, request.incoming)
 
     @command(
         "preset show",
@@ -95,11 +95,11 @@ class PresetHandlers:
         replace(_PRESET_OPTION, required=False),
     )
     async def _show_preset(self, request: CommandRequest) -> CommandResult:
-        first = request.active.first
-        origin = None if request.argument else _describe_preset_origin(first, request.incoming)
-        preset, active = first.preset, request.active
-        if request.argument:
-            preset = await self.resolver.find_in_channel(request.argument, request.incoming, active)
+        active, preset = request.active, request.active.first.preset
+        message, typed_name = request.incoming, request.argument
+        origin = None if typed_name else _describe_preset_origin(active.first, message)
+        if typed_name:
+            preset = await self.resolver.find_in_channel(typed_name, message, active)
         if origin and active.is_group:
             lines = [preset_line(one.name, one.description, active.names) for one in active.presets]
             hint = translatable("/preset show NAME shows one of them.")
@@ -126,9 +126,11 @@ class PresetHandlers:
         if not request.argument:
             example = "/preset who good morning"
             raise UserError(translatable("Which message? For example: {example}", example=example))
-        incoming, dice = request.incoming, self.greetings.random_numbers.random
+        incoming, random_number = request.incoming, self.greetings.random_numbers.random
         message = replace(incoming, text=request.argument, wake=WakeReason.MENTION, quote=None)
-        decision = decide(message, request.active, request.recent, dice=dice, now=request.now)
+        decision = decide(
+            message, request.active, request.recent_turns, dice=random_number, now=request.now
+        )
         if isinstance(decision, Command | Unreadable):
             return CommandResult(translatable("That is a command: no character answers it."))
         return CommandResult(join_texts(_candidate_line(one) for one in decision.candidates))
@@ -154,7 +156,7 @@ class PresetHandlers:
         preset = await self.resolver.find_in_channel(
             request.argument, request.incoming, request.active
         )
-        await self.admins.require(request.incoming, _CHANGE_PRESETS_ACTION)
+        await self.admins.require_admin(request.incoming, _CHANGE_PRESETS_ACTION)
         return preset
 
 
@@ -169,7 +171,9 @@ class Greetings:
         self, text: str, preset: Preset, message: IncomingMessage
     ) -> CommandResult:
         """Return a result that starts a new session with a preset and its greeting."""
-        result = CommandResult(text, new_session=True, keeps_unanswered=True, changes_channel=True)
+        result = CommandResult(
+            text, starts_session=True, keeps_unanswered_session=True, changes_channel=True
+        )
         return await self.add(result, preset, message)
 
     async def add(
@@ -189,7 +193,9 @@ class Greetings:
         except UserError as error:
             text = join_texts(filter(None, [result.text, error.text]))
             return replace(result, text=text, asks_for_age=isinstance(error, AgeUnconfirmed))
-        return replace(result, greeting=greeting, greeter=preset.name) if greeting else result
+        return (
+            replace(result, greeting=greeting, greeting_preset=preset.name) if greeting else result
+        )
 
     async def add_active(
         self, result: CommandResult, request: CommandRequest, number: int | None = None
@@ -199,14 +205,14 @@ class Greetings:
         return await self.add(result, preset, request.incoming, preset_count, number)
 
 
-def _candidate_line(one: SpeakerCandidate) -> Text:
-    reasons = join_texts(map(to_translatable, one.reasons), translatable(", "))
+def _candidate_line(candidate: SpeakerCandidate) -> Text:
+    reasons = join_texts(map(to_translatable, candidate.reasons), translatable(", "))
     placeholders = {
-        "name": display_name(one.preset),
-        "score": f"{one.score:.1f}",
+        "name": display_name(candidate.preset),
+        "score": f"{candidate.score:.1f}",
         "reasons": reasons,
     }
-    if one.chosen:
+    if candidate.chosen:
         return translatable("→ {name} answers (score {score}): {reasons}", **placeholders)
     return translatable("· {name} does not answer (score {score}): {reasons}", **placeholders)
 
@@ -225,7 +231,7 @@ def _join_names(presets: Sequence[Preset]) -> str:
     return ", ".join(preset.shown_name for preset in presets)
 
 
-def _describe_preset_origin(active: ActivePreset, incoming: IncomingMessage) -> str:
-    if active.scope is None:
+def _describe_preset_origin(active_preset: ActivePreset, incoming: IncomingMessage) -> str:
+    if active_preset.scope is None:
         return translatable("the default preset")
-    return describe_origin(active.scope, incoming.scopes)
+    return describe_origin(active_preset.scope, incoming.scopes)

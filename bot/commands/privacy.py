@@ -80,11 +80,11 @@ class DeletionRequests:
     personas: UserPersonas
     history_index: SqlHistoryIndex
     history_scopes: HistoryScopes
-    receive_events: Callable[[Sequence[Incoming]], Awaitable[None]]
+    add_events: Callable[[Sequence[Incoming]], Awaitable[None]]
     memories: SqlMemories
 
     async def request_person_deletion(self, request: Request) -> bool:
-        """Queue the deletion of a person's data; return whether they opted out, which is kept."""
+        """Queue the deletion of a person's data except an opt-out; return whether there is one."""
         person = request.author.id
         await self._queue_deletions(
             await self.personal_data.list_conversations(person), request, person
@@ -109,7 +109,7 @@ class DeletionRequests:
     ) -> None:
         key_prefix = f"{request.external_key}:forget"
         if requests := create_forget_requests(conversations, key_prefix, person_id, request.at):
-            await self.receive_events(requests)
+            await self.add_events(requests)
 
     async def request_copy_deletion(self, message: IncomingMessage, message_id: str) -> None:
         """Queue the deletion of a message's copies in the channel's other histories."""
@@ -121,7 +121,7 @@ class DeletionRequests:
                 at=message.at,
                 scopes=message.scopes,
             )
-            await self.receive_events([deletion])
+            await self.add_events([deletion])
 
 
 @dataclass(eq=False)
@@ -130,13 +130,14 @@ class ForgottenConversations(ConversationMemory):
 
     memories: Callable[[], Sequence[ConversationMemory]]
     """Returns all parts of this process that hold conversations in memory, such as local models."""
-    data: PersonalData
+    personal_data: PersonalData
     clock: Clock
-    kept_seconds: float
+    retention_seconds: float
     """How long rows about forgotten conversations are kept; a new process reads all of them."""
 
     def __post_init__(self) -> None:
-        self._read_since, self._seen_ids = self.clock.now() - self.kept_seconds, frozenset[int]()
+        self._read_since = self.clock.now() - self.retention_seconds
+        self._seen_ids = frozenset[int]()
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -150,8 +151,8 @@ class ForgottenConversations(ConversationMemory):
         for memory in self.memories():
             await memory.forget(conversation)
 
-    async def forget_new_deletions(self) -> None:
-        """Drop the conversations deleted since the last call, by any process."""
+    async def drop_deleted_conversations(self) -> None:
+        """Drop the conversations that any process deleted since the last call."""
         started_at = self.clock.now()
         deletions = await self.data.find_deletions_since(self._read_since)
         for key in sorted({key for row, key in deletions.items() if row not in self._seen_ids}):
@@ -212,7 +213,7 @@ PRIVACY_GROUP = CommandSpec(
 )
 MAX_EARLIER_MESSAGES = 50
 """The maximum number of earlier messages that are read before the first answer in a channel."""
-_SENTENCE_KEY = "privacy"
+_OWN_SENTENCE_KEY = "privacy"
 _JOIN_NOTICE_KEY = "join_notice"
 _SECONDS_BETWEEN_NOTICES = 86_400.0  # no second notice if the bot rejoins a server sooner
 _MAX_SENTENCE_CHARS = 500
@@ -250,7 +251,7 @@ class PrivacyNotice:
     is_encrypted: bool
     list_recipients: Callable[[Sequence[Preset]], Mapping[str, bool]]
     """Returns who receives messages, and whether the recipient is on this machine."""
-    can_read_earlier: Callable[[str], bool]
+    can_read_history: Callable[[str], bool]
     """Returns whether a bot (`Address.source`) can read earlier messages of a channel."""
 
     async def describe(self, scopes: Sequence[str], source: str) -> Text:
@@ -258,9 +259,9 @@ class PrivacyNotice:
         active, days = await self.resolver.resolve(scopes), self.history_days
         reads_everything = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
-        local_provider = marked("{provider} (on the machine of this bot)")
+        local_provider_pattern = marked("{provider} (on the machine of this bot)")
         recipients = [
-            translatable(local_provider, provider=name) if is_local else name
+            translatable(local_provider_pattern, provider=name) if is_local else name
             for name, is_local in self.list_recipients(active.presets).items()
         ]
         retention_text = (
@@ -269,7 +270,7 @@ class PrivacyNotice:
         lines: list[str] = [
             _NOTICE_HEADING,
             _READS_ALL_LINE if reads_everything else _READS_ADDRESSED_MESSAGES_LINE,
-            *([_READS_EARLIER_LINE] if reads_everything and self.can_read_earlier(source) else []),
+            *([_READS_EARLIER_LINE] if reads_everything and self.can_read_history(source) else []),
             translatable(
                 "• I store it with my answers ({until}), and the exact prompts of my answers"
                 " ({days} days). The database is {encrypted}. In this channel, {scope}.",
@@ -283,7 +284,9 @@ class PrivacyNotice:
             ),
             _HOW_TO_OPT_OUT_LINE,
         ]
-        if (own_sentence := await self.chat_settings.resolve(scopes, _SENTENCE_KEY)) is not None:
+        if (
+            own_sentence := await self.chat_settings.resolve(scopes, _OWN_SENTENCE_KEY)
+        ) is not None:
             lines.append(own_sentence.value)
         return join_texts(lines)
 
@@ -323,15 +326,15 @@ class PrivacyHandlers:
         marked("add this server's sentence to /privacy; without text, remove it (admins)"),
         CommandOption("text", marked("for example: Ask Ada what the bot is for"), required=False),
     )
-    async def edit_sentence(self, request: CommandRequest) -> CommandResult:
+    async def edit_notice_sentence(self, request: CommandRequest) -> CommandResult:
         """Store a sentence that admins of the server add to the privacy notice."""
-        await self.admins.require(request.incoming, _CHANGE_NOTICE_ACTION)
+        await self.admins.require_admin(request.incoming, _CHANGE_NOTICE_ACTION)
         sentence = " ".join(request.argument.split())
         if len(sentence) > _MAX_SENTENCE_CHARS:
             max_chars = _MAX_SENTENCE_CHARS
             raise UserError(translatable("Use at most {count} characters.", count=max_chars))
         server = request.incoming.scopes[-1]
-        await request.store(self.notice.chat_settings, server, _SENTENCE_KEY, sentence or None)
+        await request.store(self.notice.chat_settings, server, _OWN_SENTENCE_KEY, sentence or None)
         saved_notice = translatable("/privacy now also says: {text}", text=sentence)
         removed_notice = translatable("/privacy no longer shows this server's own sentence.")
         return CommandResult(saved_notice if sentence else removed_notice, changes_channel=True)
@@ -348,7 +351,7 @@ class PrivacyHandlers:
     )
     async def delete_messages(self, request: CommandRequest) -> CommandResult:
         """Delete a message, the newest question, or everything here; "me" asks first."""
-        message, quote, require = request.incoming, request.incoming.quote, self.admins.require
+        message, quote, admins = request.incoming, request.incoming.quote, self.admins
         message_id = quote.message_id if quote is not None else None
         has_no_target = message_id is None
         if quote is not None and not has_no_target:
@@ -356,7 +359,7 @@ class PrivacyHandlers:
             is_own_message = is_by_author or request.is_asker
         elif request.argument == "me":
             choices = (ButtonAction.FORGET, ButtonAction.KEEP_DATA)
-            buttons = action_buttons(request.part, message.locale, *choices)
+            buttons = action_buttons(request.part_name, message.locale, *choices)
             return CommandResult(_FORGET_ME_QUESTION, buttons=buttons)
         elif request.argument == "last":
             exchange = find_newest_exchange(request)
@@ -366,15 +369,19 @@ class PrivacyHandlers:
             is_own_message = exchange.question.is_from(message.author)
         else:
             action = translatable("delete the conversation of this channel")
-            await require(message, action, needs_name=True, audited_as="forget channel")
+            await admins.require_admin(
+                message, action, refuses_anonymous=True, audit_name="forget channel"
+            )
             text = translatable("A new conversation has started.")
             result = CommandResult(
-                text, new_session=True, deletes_history=True, changes_channel=True
+                text, starts_session=True, deletes_history=True, changes_channel=True
             )
             return await self.greetings.add_active(result, request)
         if not is_own_message or writes_as_group(message):  # unknown which admin wrote it
-            await require(message, _FORGET_ACTION, needs_name=True, audited_as="forget message")
-        return CommandResult("", forgotten_id=message_id, forgets_answers=has_no_target)
+            await admins.require_admin(
+                message, _FORGET_ACTION, refuses_anonymous=True, audit_name="forget message"
+            )
+        return CommandResult("", forgotten_message_id=message_id, deletes_answers=has_no_target)
 
     @private_command("export", marked("send you everything you said to me, as a file"))
     async def export_own_messages(self, request: CommandRequest) -> CommandResult:
@@ -425,7 +432,7 @@ class PrivacyHandlers:
     )
     async def set_observing(self, request: CommandRequest) -> CommandResult:
         """Choose whether messages between people in this channel are remembered."""
-        await self.admins.require(request.incoming, _CHANGE_OBSERVING_ACTION)
+        await self.admins.require_admin(request.incoming, _CHANGE_OBSERVING_ACTION)
         setting_value = None if request.argument == "inherit" else request.argument
         await request.store(self.notice.chat_settings, request.scope, OBSERVE_KEY, setting_value)
         is_observing = await self.resolver.may_observe(request.incoming.scopes)

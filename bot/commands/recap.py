@@ -35,8 +35,8 @@ class Recaps:
     """Summarizes what a person missed in the conversation where they ask for it."""
 
     summarizer: Summarizer
-    access: AccessRules
-    limits: Callable[[Address], Limits]
+    access_rules: AccessRules
+    find_limits: Callable[[Address], Limits]
     check_text: Callable[[IncomingMessage, str, str], Awaitable[str]]
     """Returns the provider's text or, if a check refuses it, the sentence to show instead."""
 
@@ -56,7 +56,7 @@ class Recaps:
         start_time, new_turns = await self._find_new_turns(message, request)
         if not new_turns:
             return CommandResult(_NOTHING_NEW_NOTICE)
-        if not await self.access.may_use(message, "model"):
+        if not await self.access_rules.may_use(message, "model"):
             raise UserError(MODEL_NOT_ALLOWED)
         try:
             text, covered_turns = await self.summarizer.recap(preset, new_turns, message)
@@ -80,10 +80,12 @@ class Recaps:
         ]
         if first_link := next(filter(None, links), None):
             lines.append(translatable("What you missed begins here: {link}", link=first_link))
-        if excess := len(new_turns) - len(covered_turns):
+        if omitted_count := len(new_turns) - len(covered_turns):
             lines.append(
                 translatable_count(
-                    "1 older message is omitted.", "{count} older messages are omitted.", excess
+                    "1 older message is omitted.",
+                    "{count} older messages are omitted.",
+                    omitted_count,
                 )
             )
         return CommandResult(join_texts(lines))
@@ -95,20 +97,23 @@ class Recaps:
         cutoff = _parse_start_time(request.argument, request.now)
         load = self.summarizer.summaries.load_turns_since
         conversation, person = message.address.conversation, message.author.id
-        start, turns = await load(conversation, person, cutoff.timestamp() if cutoff else None)
+        start, turns = await load_turns(
+            conversation, person, cutoff.timestamp() if cutoff else None
+        )
         if start is None:
             cutoff = request.now - _DEFAULT_PERIOD
-            start, turns = await load(conversation, person, cutoff.timestamp())
+            start, turns = await load_turns(conversation, person, cutoff.timestamp())
         if cutoff:  # drop answers to questions before `start`
             turns = list(dropwhile(lambda one: one.turn.role == "assistant", turns))
-        ids = {id(one) for one in await self.summarizer.filter_turns([one.turn for one in turns])}
-        new_turns = [one for one in turns if id(one.turn) in ids]
-        has_news = any(
+        kept_turns = await self.summarizer.filter_turns([one.turn for one in turns])
+        kept_ids = {id(one) for one in kept_turns}
+        new_turns = [one for one in turns if id(one.turn) in kept_ids]
+        has_new_messages = any(
             not one.turn.is_from(message.author) for one in new_turns if one.turn.speaker
         )
-        has_news = has_news or (cutoff is not None and message.is_private)
+        has_new_messages = has_new_messages or (cutoff is not None and message.is_private)
         start_time = datetime.fromtimestamp(start or 0, UTC)
-        return start_time, new_turns if has_news else ()
+        return start_time, new_turns if has_new_messages else ()
 
     def _message_link(self, message: IncomingMessage, message_id: str | None) -> str:
         """Return the link to a message in the same channel, or "" if it has none."""
@@ -116,7 +121,7 @@ class Recaps:
             return ""
         chat = message.address.chat.removeprefix("-100")  # Telegram's links omit it
         link_parts = {"server": message.scopes[-1].rpartition(":")[2], "chat": chat}
-        return self.limits(message.address).message_link_template.format(
+        return self.find_limits(message.address).message_link_template.format(
             **link_parts, message=message_id
         )
 

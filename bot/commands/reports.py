@@ -27,7 +27,7 @@ from bot.texts.text import (
 )
 
 _BAR_CELLS = 12
-_MAX_LISTED = 8  # of each: stories, lorebook entries, dropped items
+_MAX_LISTED_ITEMS = 8  # of each: stories, lorebook entries, dropped items
 _MAX_NAME_CHARS = 60
 _PROMPT_SEPARATOR = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
 
@@ -100,7 +100,7 @@ _MAX_REPORTED_CHARS = 1500
 class AnswerReports:
     """Lets anybody report an answer to the operators, who read it in their private chats."""
 
-    context: ContextView
+    context_view: ContextView
     operator_ids: Collection[str]
 
     @private_command("report")  # also in the message menu
@@ -116,8 +116,9 @@ class AnswerReports:
         operators = [one for one in sorted(self.operator_ids) if one.startswith(platform)]
         if not operators:
             raise UserError(_NO_OPERATOR_REACHED_NOTICE)
-        pairs = await self.context.find_receipts(message.address.conversation, request.answered_at)
-        report_texts = [self._describe_report(message, *one) for one in pairs]
+        conversation = message.address.conversation
+        receipts = await self.context_view.find_receipts(conversation, request.answered_at)
+        report_texts = [self._describe_report(message, *one) for one in receipts]
         notices = [(person, text) for person in operators for text in report_texts]
         return CommandResult(_REPORTED_NOTICE, private_notices=notices)
 
@@ -128,19 +129,20 @@ class AnswerReports:
             preset=receipt.preset,
             channel=message.address.channel,
             number=number,
-            text=self.context.mask_secrets(receipt.answer)[:_MAX_REPORTED_CHARS],
+            text=self.context_view.mask_secrets(receipt.answer)[:_MAX_REPORTED_CHARS],
         )
-        return join_texts(filter(None, [text, self.context.find_answer_url(number)]))
+        return join_texts(filter(None, [text, self.context_view.find_answer_url(number)]))
 
 
 def describe_receipt(number: int, receipt: Receipt) -> Text:
-    lines = [_heading(number, receipt), *_budget_bars(receipt), *_lines_for_named_spans(receipt)]
-    lines += [*_lines_for_dropped_items(receipt), *_lines_for_tool_calls(receipt)]
+    lines = [_receipt_heading(number, receipt), *_section_bars(receipt)]
+    lines += [*_lines_for_named_spans(receipt), *_lines_for_dropped_items(receipt)]
+    lines += _lines_for_tool_calls(receipt)
     lines += [to_translatable(receipt.check)] if receipt.check else []
     return join_texts([*lines, _timing_line(receipt)])
 
 
-def _heading(number: int, receipt: Receipt) -> Text:
+def _receipt_heading(number: int, receipt: Receipt) -> Text:
     version_text = translatable(" (version {number})", number=receipt.preset_version)
     limit_text = translatable(" of {limit}", limit=receipt.limit)
     return translatable(
@@ -155,7 +157,7 @@ def _heading(number: int, receipt: Receipt) -> Text:
     )
 
 
-def _budget_bars(receipt: Receipt) -> Iterator[Text]:
+def _section_bars(receipt: Receipt) -> Iterator[Text]:
     total_tokens = max(1, prompt_tokens(receipt))
     for section, tokens in tokens_by_section(receipt).items():
         filled_cells = min(_BAR_CELLS, max(1, round(_BAR_CELLS * tokens / total_tokens)))
@@ -167,22 +169,22 @@ def _budget_bars(receipt: Receipt) -> Iterator[Text]:
 
 def _lines_for_named_spans(receipt: Receipt) -> Iterator[Text]:
     named_spans = [span for span in receipt.layout if span.name]
-    for span in named_spans[:_MAX_LISTED]:
+    for span in named_spans[:_MAX_LISTED_ITEMS]:
         section, name = find_section_name(span.section), _quote_name(span.name, span.score)
         yield translatable("{section}: {name}", section=section, name=name)
-    if len(named_spans) > _MAX_LISTED:
-        yield translatable("… and {count} more", count=len(named_spans) - _MAX_LISTED)
+    if len(named_spans) > _MAX_LISTED_ITEMS:
+        yield translatable("… and {count} more", count=len(named_spans) - _MAX_LISTED_ITEMS)
 
 
 def _lines_for_dropped_items(receipt: Receipt) -> Iterator[Text]:
     if not receipt.dropped:
         yield translatable("Nothing was left out.")
-    for one in receipt.dropped[:_MAX_LISTED]:
+    for one in receipt.dropped[:_MAX_LISTED_ITEMS]:
         yield translatable(
             "Left out: {what} – {why}", what=_describe_dropped(one), why=to_translatable(one.why)
         )
-    if len(receipt.dropped) > _MAX_LISTED:
-        yield translatable("Left out: {count} more", count=len(receipt.dropped) - _MAX_LISTED)
+    if len(receipt.dropped) > _MAX_LISTED_ITEMS:
+        yield translatable("Left out: {count} more", count=len(receipt.dropped) - _MAX_LISTED_ITEMS)
 
 
 def _lines_for_tool_calls(receipt: Receipt) -> Iterator[Text]:
@@ -243,7 +245,7 @@ class UsageView:
 
     totals: UsageTotals
     budgets: Budgets
-    find_caps: Callable[[IncomingMessage, Preset], Sequence[BudgetCap]]
+    find_budget_caps: Callable[[IncomingMessage, Preset], Sequence[BudgetCap]]
 
     @private_command(
         "settings usage", marked("show the cost of your answers, and your remaining budgets")
@@ -276,14 +278,14 @@ class UsageView:
 
 
 def _describe_cost(total: UsageTotal) -> Text:
-    if not total.unpriced:
+    if not total.unpriced_count:
         return translatable("cost {amount}", amount=format_cost(total.cost))
-    if total.unpriced == total.answers:
+    if total.unpriced_count == total.answers:
         return translatable("cost not known")
     return translatable_count(
         "cost {amount}, plus 1 answer of unknown cost",
         "cost {amount}, plus {count} answers of unknown cost",
-        total.unpriced,
+        total.unpriced_count,
         amount=format_cost(total.cost),
     )
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from enum import Enum, auto
 from functools import partial
+from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
 from bot.chat.command import Command, CommandOption, CommandSpec
@@ -34,7 +35,7 @@ class CommandRequest:
     command: Command
     incoming: IncomingMessage
     active: ActiveCharacters
-    recent: Sequence[Turn]
+    recent_turns: Sequence[Turn]
     """The newest turns, oldest first; loaded only for groups and `COMMANDS_THAT_READ_HISTORY`."""
     now: datetime
     failed_questions: Sequence[StoredTurn] = ()
@@ -46,7 +47,7 @@ class CommandRequest:
     """Whether the command replies to an answer to its author's own question."""
     quoted_turn: Turn | None = None
     """The turn of the message that /memory replies to, if it is in the history."""
-    part: str = ""
+    part_name: str = ""
     """The part name under which the reply is sent; the reply's buttons contain this name."""
     page: int = 0
     """The page of a list that a button requested; 0 if the command was typed."""
@@ -77,7 +78,7 @@ class AskedQuestion:
 
     incoming: IncomingMessage
     speakers: tuple[ActivePreset, ...]
-    in_place_of: tuple[str, ...] = ()
+    replaced_part_names: tuple[str, ...] = ()
     """Names of parts that were sent before; the answer replaces their messages."""
     earlier_turns: tuple[Turn, ...] = ()
     """Messages gathered with the question, stored before it, oldest first."""
@@ -88,21 +89,21 @@ class CommandResult:
     """The reply to a command, and its effects on the conversation."""
 
     text: str
-    new_session: bool = False
+    starts_session: bool = False
     greeting: str | None = None
     """The character's first message, sent after the text."""
-    greeter: str | None = None
+    greeting_preset: str | None = None
     """The preset that `greeting` belongs to."""
     deletes_history: bool = False
     """Whether to delete the history first; a note on what was deleted is put before the text."""
-    forgotten_id: str | None = None
+    forgotten_message_id: str | None = None
     """The platform's id of a message to delete from the history for good."""
-    forgets_answers: bool = False
+    deletes_answers: bool = False
     asks_for_age: bool = False
     """Whether the text asks the author to confirm that they are an adult."""
     turns: tuple[Turn, ...] = ()
     """Turns to add to the history, from an imported conversation."""
-    removed_turns: TurnRange | None = None
+    removed_range: TurnRange | None = None
     deleted_ids: tuple[int, ...] = ()
     """The ids of other stored turns to delete."""
     question: "AskedQuestion | None" = None
@@ -118,10 +119,10 @@ class CommandResult:
     menus: tuple[Menu, ...] = ()
     """Menus under the text, for the person who sent the command."""
     buttons: tuple[Button, ...] = ()
-    in_place_of: tuple[str, ...] = ()
+    replaced_part_names: tuple[str, ...] = ()
     """The name of the part whose menu was used; the text and its menus replace that part."""
-    keeps_unanswered: bool = False
-    """Whether `new_session` keeps a current session that has no answers yet."""
+    keeps_unanswered_session: bool = False
+    """Whether `starts_session` keeps a current session that has no answers yet."""
 
 
 Handler: TypeAlias = Callable[[CommandRequest], Awaitable[CommandResult]]
@@ -160,25 +161,26 @@ admin_command = partial(command, needs_admin=True)
 private_command = partial(command, is_private=True)
 
 
-def command_specs(owner: type) -> Iterator[CommandSpec]:
+def command_specs(handler_class: type) -> Iterator[CommandSpec]:
     """Yield the commands that the methods of a class handle, in order."""
-    for method in vars(owner).values():
+    for method in vars(handler_class).values():
         yield from getattr(method, "command_specs", ())
 
 
 def listed_commands(
-    owners: tuple[type, ...], groups: tuple[CommandSpec, ...], order: Sequence[str]
+    handler_classes: tuple[type, ...], groups: tuple[CommandSpec, ...], command_order: Sequence[str]
 ) -> tuple[CommandSpec, ...]:
     """Return the commands that have a summary; actions are nested in their groups."""
     groups_by_name = {group.name: group for group in groups}
     specs_by_name: dict[str, CommandSpec] = {}
-    for spec in (each for owner in owners for each in command_specs(owner) if each.summary):
+    specs = chain.from_iterable(map(command_specs, handler_classes))
+    for spec in (one for one in specs if one.summary):
         name, _, action = spec.name.partition(" ")
         if action:
             group = specs_by_name.get(name, groups_by_name[name])
             spec = replace(group, actions=(*group.actions, replace(spec, name=action)))
         specs_by_name[name] = spec
-    ranks = {name: place for place, name in enumerate(order)}
+    ranks = {name: rank for rank, name in enumerate(command_order)}
     return tuple(sorted(specs_by_name.values(), key=lambda spec: ranks.get(spec.name, len(ranks))))
 
 

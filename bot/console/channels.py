@@ -13,7 +13,7 @@ from pydantic import Field
 
 from bot.chat.access import ApiScope
 from bot.chat.answers import AnswerSearch
-from bot.chat.incoming import ForgetRequested, Incoming, SayRequested, parse_address
+from bot.chat.incoming import ForgetRequest, Incoming, SayRequest, parse_address
 from bot.chat.operation import KnownChannel, KnownSession, StoredChatSetting
 from bot.chat.rate import Rate
 from bot.chat.session import ACCESS_KEY_PREFIX, CHANNEL_TITLE_KEY, HistoryScope
@@ -215,7 +215,7 @@ class ChannelPage(RouteGroup):
         """Ask the channel's worker to delete all messages of the channel."""
         scopes, address = await self._find_scopes(channel), parse_address(channel)
         external_key = f"console:{secrets.token_hex(8)}"
-        deletion = ForgetRequested(address, external_key, None, self.clock.utc_now(), tuple(scopes))
+        deletion = ForgetRequest(address, external_key, None, self.clock.utc_now(), tuple(scopes))
         await self.receive([deletion])
         await self.audit.record(request.caller.name, "forget channel", channel)
         return {"channel": channel}
@@ -246,7 +246,7 @@ class ChannelPage(RouteGroup):
         scopes, address = await self._find_scopes(channel, is_known=is_chat), parse_address(channel)
         name = f"say:{request.caller.name}:{channel}:{key}"
         external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"
-        message = SayRequested(address, external_key, text, self.clock.utc_now(), tuple(scopes))
+        message = SayRequest(address, external_key, text, self.clock.utc_now(), tuple(scopes))
         await self.receive([message])
         await self.audit.record(request.caller.name, "say", channel)
         return {"channel": channel, "key": key}

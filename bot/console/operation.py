@@ -206,8 +206,8 @@ def _list_intake_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
         return []
     at = datetime.fromtimestamp(trace.received_at, UTC).isoformat()
     details = {"channel": trace.conversation}
-    if trace.crashes:
-        details["deaths"] = str(trace.crashes)
+    if trace.crash_count:
+        details["deaths"] = str(trace.crash_count)
     if not trace.is_done:
         details["state"] = "unanswered"
     return [LoggedStep(at, "info", "received", details)]
@@ -216,9 +216,9 @@ def _list_intake_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
 def _list_delivery_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
     steps = []
     for one in trace.parts:
-        details = {"part": str(one.part), "attempts": str(one.attempts)}
+        details = {"part": str(one.part), "attempts": str(one.attempt_count)}
         if one.error:
             details["reason"] = one.error
         level = "error" if one.error else "info"
-        steps.append(LoggedStep("", level, f"{one.op} {one.state}", details))
+        steps.append(LoggedStep("", level, f"{one.operation} {one.state}", details))
     return steps

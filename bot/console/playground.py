@@ -349,7 +349,7 @@ class PlaygroundPages(RouteGroup):
                 "summary": translate(to_translatable(spec.summary), language),
                 "options": [f"{one.name}" for one in spec.options],
                 "values": presets
-                if any(one.can_suggest for one in spec.options)
+                if any(one.autocompletes for one in spec.options)
                 else [choice for one in spec.options for choice in one.choices],
             }
             for text, spec in _list_command_names(self.commands)

@@ -158,7 +158,7 @@ class DraftComposer:
     async def _replace_speaker(self, speaker: ActivePreset, scene: Scene) -> ActiveCharacters:
         name = speaker.preset.name
         active = await self.resolver.resolve(scene.message.scopes)
-        replaced_name = name if name in active.names else scene.answered_by
+        replaced_name = name if name in active.names else scene.original_preset
         if replaced_name not in active.names:
             return ActiveCharacters((speaker,))
         members = (speaker if one.preset.name == replaced_name else one for one in active.members)

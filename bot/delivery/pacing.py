@@ -188,7 +188,7 @@ class RateLimitedSurface(Surface):
     @override
     async def send(self, message: OutgoingMessage) -> str:
         address = message.address
-        if message.interaction is not None and not self.limits(address).counts_responses:
+        if message.interaction is not None and not self.limits(address).responses_count_as_calls:
             with suppress(ResponseRefused):
                 return await self._send_response(address, partial(self.surface.send, message))
             message = replace(message, interaction=None)
@@ -204,7 +204,7 @@ class RateLimitedSurface(Surface):
         self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
         edit = partial(self.surface.edit, address, message_id, content)
-        if interaction is not None and not self.limits(address).counts_responses:
+        if interaction is not None and not self.limits(address).responses_count_as_calls:
             with suppress(ResponseRefused):
                 await self._send_response(address, partial(edit, interaction=interaction))
                 return

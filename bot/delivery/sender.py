@@ -186,7 +186,7 @@ class Sender:
         try:
             while next_row is not None:
                 with TurnLogContext(next_row.turn):
-                    if (problem := next_row.problem) is not None:
+                    if (problem := next_row.decode_error) is not None:
                         next_row = await self._set_aside(next_row, problem)
                     else:
                         next_row = await self._deliver_row(next_row)
@@ -195,12 +195,12 @@ class Sender:
             _log.warning("sender_lost_lane", lane=row.address.lane, reason=str(error))
 
     async def _deliver_row(self, row: OutboxRow) -> OutboxRow | None:
-        if self.clock.monotonic() > row.send_before:  # the process was suspended
+        if self.clock.monotonic() > row.send_deadline:  # the process was suspended
             _log.warning("send_deadline_passed", row=row.id, lane=row.address.lane)
             return None
         started_at, request_sent_at = self.clock.now(), self.clock.monotonic()
         is_search = row.state is OutboxState.UNKNOWN
-        write_deadline = row.send_before + (_EXTRA_SEARCH_SECONDS if is_search else 0.0)
+        write_deadline = row.send_deadline + (_EXTRA_SEARCH_SECONDS if is_search else 0.0)
         outcome = "sent"
         next_row: OutboxRow | None = None
         backoff: float | None = None  # seconds until the row is tried again; None: the row is done
@@ -214,11 +214,11 @@ class Sender:
             outcome = "unreachable"
             if self.clock.monotonic() > write_deadline:  # the process was suspended meanwhile
                 _log.warning("send_deadline_passed", row=row.id, lane=row.address.lane)
-            backoff = min(2.0 ** min(row.attempts - 1, 6), _MAX_BACKOFF_SECONDS)
+            backoff = min(2.0 ** min(row.attempt_count - 1, 6), _MAX_BACKOFF_SECONDS)
         except PlatformFatal:
             outcome, backoff = "fatal", _FATAL_RETRY_SECONDS
         except OutcomeUnknown as error:
-            _log.info("outcome_unknown", row=row.id, op=row.op, reason=str(error))
+            _log.info("outcome_unknown", row=row.id, op=row.operation, reason=str(error))
             self._unknown_outcomes[row.id] = self._unknown_outcomes.get(row.id, 0) + 1
             if self._should_give_up(row):
                 outcome = "set_aside"
@@ -231,7 +231,11 @@ class Sender:
         except Refused as error:
             outcome = "refused"
             _log.warning(
-                "send_refused", row=row.id, op=row.op, lane=row.address.lane, reason=str(error)
+                "send_refused",
+                row=row.id,
+                op=row.operation,
+                lane=row.address.lane,
+                reason=str(error),
             )
             next_row = await self._drop_refused_row(row, error)
             self._notify_waiters(row, None)
@@ -335,14 +339,14 @@ class Sender:
         found_id = None
         # Edits, deletions, reactions, placeholders and interaction responses are safe to repeat.
         is_repeatable = row.interaction is not None or _is_still_in_group(row)
-        if row.op is OutboxOperation.SEND and not (
+        if row.operation is OutboxOperation.SEND and not (
             is_repeatable or await self._needs_placeholder(row)
         ):
             found_id = await self._search_message(row)
             if not self._is_harmless_to_repeat(row):
                 self.late_duplicate_remover.record_search(row, found_id)
         OUTBOX_RECONCILIATIONS.labels(row.address.platform, str(found_id is not None).lower()).inc()
-        _log.info("outcome_reconciled", row=row.id, op=row.op, arrived=found_id is not None)
+        _log.info("outcome_reconciled", row=row.id, op=row.operation, arrived=found_id is not None)
         if found_id is not None:
             await self._delete_replaced_message(row)
             return await self._mark_sent(row, found_id)
@@ -367,7 +371,7 @@ class Sender:
 
     async def _perform_operation(self, row: OutboxRow) -> str | None:
         surface = self.surfaces[row.address.source]
-        match row.op:
+        match row.operation:
             case OutboxOperation.SEND:
                 if row.part >= FIRST_NOTICE_PART and (
                     await self.outbox.has_later_rows(row)
@@ -390,14 +394,14 @@ class Sender:
 
     async def _needs_placeholder(self, row: OutboxRow) -> bool:
         """Return whether to send a placeholder first, and then edit it to show the content."""
-        if row.private is None or row.op is not OutboxOperation.SEND:
+        if row.private_delivery is None or row.operation is not OutboxOperation.SEND:
             return False
         limits = self._limits(row)
         if _is_still_in_group(row):  # an edit cannot add a file
             is_text_response = row.interaction is not None and row.file is None
-            return is_text_response and limits.opens_responses
+            return is_text_response and limits.sends_private_replies_empty
         # In a chat without earlier messages of the bot, a search could not find the message.
-        return not (limits.can_repeat_sends or await self.outbox.known_ids(row.address))
+        return not (limits.deduplicates_sends or await self.outbox.known_ids(row.address))
 
     def _is_notice_due(self, lane: str) -> bool:
         now = self.clock.monotonic()
@@ -439,8 +443,10 @@ class Sender:
         return other_lanes_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
-        _log.error("row_set_aside", row=row.id, op=row.op, lane=row.address.lane, reason=reason)
-        is_quiet = row.private is not None and row.private.is_quiet
+        _log.error(
+            "row_set_aside", row=row.id, op=row.operation, lane=row.address.lane, reason=reason
+        )
+        is_quiet = row.private_delivery is not None and row.private_delivery.is_quiet
         notice = "" if is_quiet else translate_to_all_languages(_UNDELIVERED_NOTICE)
         next_row = await self.outbox.give_up(row, reason, notice)
         self._notify_waiters(row, None)
@@ -466,8 +472,8 @@ class Sender:
     def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
         """Return whether the platform shows a row once even if it is sent twice."""
         limits = self._limits(row)
-        has_nonce = row.content.face is None or limits.can_repeat_faces
-        return limits.can_repeat_sends and has_nonce
+        has_nonce = row.content.face is None or limits.can_resend_with_face
+        return limits.deduplicates_sends and has_nonce
 
 
 def derive_nonce(turn_name: str, part_number: int) -> str:
@@ -487,13 +493,15 @@ def _to_message(
         interaction=row.interaction,
         file=row.file,
         thread=thread,
-        private_to=row.private.person if row.private and _is_still_in_group(row) else None,
+        private_to=row.private_delivery.person
+        if row.private_delivery and _is_still_in_group(row)
+        else None,
     )
 
 
 def _is_still_in_group(row: OutboxRow) -> bool:
     """Return whether a private row is still in the group, not yet in its reader's private chat."""
-    return row.private is not None and not row.private.group
+    return row.private_delivery is not None and not row.private_delivery.group
 
 
 def _require_message_id(row: OutboxRow) -> str:

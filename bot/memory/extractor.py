@@ -179,7 +179,7 @@ class MemoryExtractor:
     async def _select_readable_turns(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
         """Drop turns of people who opted out, and observed turns if they consent only to `HERE`."""
         ids = {id(one) for one in await self.summarizer.filter_turns([one.turn for one in turns])}
-        people = {one.turn.speaker.id for one in turns if one.turn.observed and one.turn.speaker}
+        people = {one.turn.speaker.id for one in turns if one.turn.is_observed and one.turn.speaker}
         consents = {one: await self.find_consent(one) for one in people}
         consenters = {
             one for one, scope in consents.items() if scope in {Consent.SERVER, Consent.EVERYWHERE}
@@ -188,7 +188,9 @@ class MemoryExtractor:
             one
             for one in turns
             if id(one.turn) in ids
-            and (not one.turn.observed or (one.turn.speaker and one.turn.speaker.id in consenters))
+            and (
+                not one.turn.is_observed or (one.turn.speaker and one.turn.speaker.id in consenters)
+            )
         ]
 
     async def _complete_note(self, note: CheckedNote, witnesses: tuple[str, ...]) -> CheckedNote:

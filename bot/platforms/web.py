@@ -159,8 +159,8 @@ class WebSurface(Surface):
             chat_call_windows=(),
             bot_call_windows=(),
             route_call_windows=(),
-            can_repeat_sends=True,
-            can_repeat_faces=True,
+            deduplicates_sends=True,
+            can_resend_with_face=True,
             has_buttons=True,
         )
 

@@ -29,7 +29,7 @@ _ACTION_LABELS = {
     ButtonAction.DELETE: translatable("🗑 Delete"),
     ButtonAction.FORGET: translatable("Forget everything I said"),
     ButtonAction.KEEP_DATA: translatable("Keep it"),
-    ButtonAction.ADULT: translatable("I am 18 or older"),
+    ButtonAction.CONFIRM_AGE: translatable("I am 18 or older"),
 }
 _DANGEROUS_ACTIONS = frozenset({ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET})
 
@@ -95,7 +95,11 @@ def fold_thoughts(
     last = parts[index]
     face = last.content.face
     max_units = limits.without_name_line(face).max_units - _SPOILER_MARKUP_UNITS
-    text = last.content.text if limits.render is None else limits.render(last.content.text)
+    text = (
+        last.content.text
+        if limits.to_visible_text is None
+        else limits.to_visible_text(last.content.text)
+    )
     free_units = max_units - measure(text)
     if free_units >= min(_MIN_UNITS_FOR_THOUGHTS, measure(thoughts)):
         content = replace(last.content, thoughts=_cut_to_fit(thoughts, free_units, measure))
@@ -246,8 +250,8 @@ def explain_unread_files(files: Sequence[UnreadFile]) -> Text:
     sentences: list[str] = []
     for file in files:
         name = clean_file_name(file.item.name)
-        if file.why is not None and name:
-            text = translatable("⚠ I could not read {name}: {why}.", name=name, why=file.why)
+        if file.reason is not None and name:
+            text = translatable("⚠ I could not read {name}: {why}.", name=name, why=file.reason)
             sentences.append(text)
         elif file.why is not None:
             sentences.append(translatable("⚠ I could not read the file: {why}.", why=file.why))

@@ -14,7 +14,7 @@ from bot.chat.command import ButtonAction
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Button, Face, Limits, Menu, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import RateLimitWait, Waiting
-from bot.chat.session import Claim, InboxMessage, OpenedPart
+from bot.chat.session import Claim, FirstPart, InboxMessage
 from bot.errors import AnswerRefused, PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Delivery, Surface
 from bot.replying.answer_parts import PartDestinations, action_buttons
@@ -36,7 +36,7 @@ class LiveReply:
 
     surface: Surface
     address: Address
-    open_part: Callable[[OutgoingPart], Awaitable[OpenedPart]]
+    open_part: Callable[[OutgoingPart], Awaitable[FirstPart]]
     """Queues a part's message to be sent for the first time."""
     wait_until_sent: Callable[[int], Awaitable[str]]
     clock: Clock
@@ -327,7 +327,7 @@ class StreamBuffer:
         self._is_shown = True
         self._next_update_at = now + self._pause
         parts = split(text, self._limits)
-        if parts and self._limits.render is not None:
+        if parts and self._limits.to_visible_text is not None:
             parts[-1] = self._close_open_marks(parts[-1])
         return parts
 
@@ -417,7 +417,7 @@ class LiveReplies:
         self, address: Address, row: OutboxRow | None, *, is_response: bool = False
     ) -> None:
         """Start sending a channel's queue; `row` is its first row, if reserved by this process."""
-        is_urgent = is_response and not self.limits(address).counts_responses
+        is_urgent = is_response and not self.limits(address).responses_count_as_calls
         self.delivery.deliver(address.lane, row, is_urgent=is_urgent)
 
     @asynccontextmanager

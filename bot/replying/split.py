@@ -102,11 +102,11 @@ def split(text: str, limits: Limits) -> list[str]:
     if "```" not in stripped_text and "~~~" not in stripped_text and _fits(stripped_text, limits):
         if not is_visible(stripped_text):
             return []
-        if limits.render is None or _fits(limits.render(stripped_text), limits):
+        if limits.to_visible_text is None or _fits(limits.to_visible_text(stripped_text), limits):
             return [stripped_text]
         return list(_split_rendered(stripped_text, limits, limits.max_units))
     parts = [span.extract(text) for span in find_part_spans(text, limits)]
-    if limits.render is None:
+    if limits.to_visible_text is None:
         return parts
     return [piece for one in parts for piece in _split_rendered(one, limits, limits.max_units)]
 

@@ -115,13 +115,13 @@ class ActiveCharacters:
     ) -> tuple[str, Face | None]:
         """Return how to show which character answers: a name line or a face, or neither."""
         preset, shows_faces = active_preset.preset, limits.shows_faces
-        is_named = preset.is_character if shows_faces else limits.names_only_speaker
+        is_named = preset.is_character if shows_faces else limits.always_shows_name
         if not (self.is_group or is_named):
             return "", None
         name = label_speakers((), character_names).characters[preset.name]
         if shows_faces:
             return "", Face(name, preset.avatar, self.is_group)
-        return limits.speaker_line_format.format(name) + "\n", None
+        return limits.name_line_format.format(name) + "\n", None
 
 
 _log = structlog.get_logger(__name__)
@@ -251,7 +251,7 @@ def remove_turns_of(opted_out_ids: frozenset[str], turns: Sequence[Turn]) -> tup
     for one in turns:
         if one.role == "user":
             is_opted_out_turn = one.speaker is not None and one.speaker.id in opted_out_ids
-            if not one.observed:  # an answer is for all questions before it
+            if not one.is_observed:  # an answer is for all questions before it
                 answers_opted_out = is_opted_out_turn or (answers_opted_out and not has_answer)
                 has_answer = False
         else:

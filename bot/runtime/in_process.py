@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from typing_extensions import override
 
-from bot.chat.operation import RefusedCalls
+from bot.chat.operation import BlockedCalls
 from bot.chat.rate import CallWindow, Rate, RateLimitScope, WaitingProcess
 from bot.ports import Clock, RateLimits, SignalHandler, Signals
 
@@ -114,7 +114,7 @@ class InProcessRateLimits(RateLimits):
         self._drop_expired(now)
 
     @override
-    async def blocked_calls(self) -> Sequence[RefusedCalls]:
+    async def blocked_calls(self) -> Sequence[BlockedCalls]:
         now = self._clock.monotonic()
         wait_seconds = {
             scope: until - now for scope, until in self._refused_until.items() if until > now
@@ -134,7 +134,7 @@ class InProcessRateLimits(RateLimits):
         if window.is_learned and self._learned_until.get(key, now) <= now:
             return 0.0
         calls = self._calls.get((key, window.seconds), ())
-        allowed_count = window.count - window.reserved
+        allowed_count = window.count - window.reserved_count
         return 0.0 if len(calls) < allowed_count else calls[-allowed_count] + window.seconds - now
 
     def _drop_expired(self, now: float) -> None:

@@ -121,7 +121,7 @@ class Container(AnsweringContainer):
         poll_jobs: list[Job] = [self.answering_pauses.refresh]
         if not self.is_alone:
             poller = MissedSignalPoller(self.inbox, self.stops, self.arrivals)
-            poll_jobs += [poller.poll, self.forgotten_conversations.forget_new_deletions]
+            poll_jobs += [poller.poll, self.forgotten_conversations.drop_deleted_conversations]
         jobs += [partial(repeat, poll, self.clock, _SECONDS_BETWEEN_POLLS) for poll in poll_jobs]
         return RoleJobs(jobs, release_claims, drain)
 

@@ -199,7 +199,7 @@ class MessagingContainer(StorageContainer, ABC):
                     one.name,
                     translate(to_translatable(one.summary), language),
                     text,
-                    max_chars=one.form_chars,
+                    max_chars=one.max_form_chars,
                     is_required=one.name in {"name", "persona"},
                 )
                 for one, text in fields
@@ -223,7 +223,7 @@ class MessagingContainer(StorageContainer, ABC):
             self.chat_settings,
             shows_prompts_in_private=self.settings.private_prompts,
             shows_prompts_in_groups=self.settings.group_prompts or self.is_in_terminal,
-            audit=self.audit_log,
+            audit_log=self.audit_log,
         )
 
     @cached_property

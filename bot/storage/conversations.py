@@ -13,8 +13,8 @@ from bot.chat.session import (
     Claim,
     ClaimedMessage,
     FinishedTurn,
+    FirstPart,
     InboxMessage,
-    OpenedPart,
     Session,
     Turn,
     TurnResult,
@@ -233,13 +233,13 @@ class Conversations(StoredTurns):
             yield SQL[name].query(values)
         return len((yield SQL["forget_turns"].query(values)))
 
-    async def open(self, claim: Claim, message: InboxMessage, part: OutgoingPart) -> OpenedPart:
+    async def open(self, claim: Claim, message: InboxMessage, part: OutgoingPart) -> FirstPart:
         """Queue one part of an unfinished answer for sending, at most once per part."""
         outbox_row, at = finishing.to_opening_row(message, part), current_moment(self._clock)
         row_number, reserved_row = await self._database.run(
             lambda: finishing.open_part(claim, outbox_row, self._sender, at, self._database.dialect)
         )
-        return OpenedPart(row_number, reserved_row)
+        return FirstPart(row_number, reserved_row)
 
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, begins_next: bool = True
@@ -258,7 +258,7 @@ class Conversations(StoredTurns):
             ],
             turns=[
                 *(to_turn_row(one) for one in result.turns),
-                *(to_turn_row(one, is_active=False) for one in result.open_questions),
+                *(to_turn_row(one, is_active=False) for one in result.unanswered_questions),
             ],
             receipts=[
                 receipt_rows.to_receipt_row(claim.conversation, message.turn_name, one, at.now)

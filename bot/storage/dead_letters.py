@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from bot.chat.incoming import ButtonPress, ForgetRequested, Incoming, IncomingMessage, SayRequested
+from bot.chat.incoming import ButtonPress, ForgetRequest, Incoming, IncomingMessage, SayRequest
 from bot.chat.operation import DeadLetter
 from bot.errors import Undecodable
 from bot.storage.database import ClockStore, readonly, transaction
@@ -120,11 +120,11 @@ def _describe_reason(row: Sequence[Any]) -> str:
 
 def _extract_text(event: Incoming) -> str:
     match event:
-        case IncomingMessage(text=text) | SayRequested(text=text):
+        case IncomingMessage(text=text) | SayRequest(text=text):
             return text
         case ButtonPress(data=data):
             return data
-        case ForgetRequested():
+        case ForgetRequest():
             return "a request to delete everything in this conversation"
         case _:
             return getattr(getattr(event, "said", None), "text", "")

@@ -199,7 +199,7 @@ def _mark_answered(claim: Claim, rows: ResultRows, dialect: DialectName) -> Unit
         yield message_query
         session_rows = yield SQL["settle_if_answered"].query(claim_values(claim))
         return _require_locked_session(claim, session_rows), session_rows[0][1] is None
-    lock_statement = SQL["begin_session" if rows.result.new_session else "lock_conversation"]
+    lock_statement = SQL["begin_session" if rows.result.starts_session else "lock_conversation"]
     session = _require_locked_session(claim, (yield lock_statement.query(claim_values(claim))))
     yield message_query
     return session, False
@@ -209,8 +209,8 @@ def _queue_answer(
     rows: ResultRows, sender: outbox.SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
     answer = rows.answer
-    if rows.result.in_place_of:
-        targets = yield from histories.find_part_targets(rows.result.in_place_of)
+    if rows.result.replaced_part_names:
+        targets = yield from histories.find_part_targets(rows.result.replaced_part_names)
         queued_rows = answer.build_rows_in_place(targets)
     elif answer.may_have_opened_parts:
         part_rows = yield SQL["opened_parts"].query(of_turn=answer.common_columns["turn"])

@@ -111,9 +111,9 @@ def _load_failed_question(
     message = question.turn.message_id
     if message is not None and (yield SQL["question"].query(of=conversation, message=message)):
         return None
-    message_ids = yield from find_part_message_ids(question.turn.sent_as)
-    sent_parts = tuple(name for name in question.turn.sent_as if name in message_ids)
-    sent_as = encode_names(question.turn.sent_as)
+    message_ids = yield from find_part_message_ids(question.turn.part_names)
+    sent_parts = tuple(name for name in question.turn.part_names if name in message_ids)
+    sent_as = encode_names(question.turn.part_names)
     values = {"of": conversation, "in_session": session, "question": question.id}
     rows = yield SQL["gathered_turns"].query({**values, "sent_as": sent_as})
     earlier = tuple(_to_stored_turn(one).turn for one in rows)
@@ -129,11 +129,11 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
     earlier_rows = yield SQL["turns_before"].query({**values, "most": max_turns})
     later_turns = _decode_turns((yield SQL["turns_after"].query(values)))
     answers: tuple[StoredTurn, ...] = ()
-    if not question.turn.observed:  # otherwise, they are to an earlier question
+    if not question.turn.is_observed:  # otherwise, they are to an earlier question
         answers = tuple(itertools.takewhile(lambda one: one.turn.role == "assistant", later_turns))
     turns_after_answers = later_turns[len(answers) :]
     is_newest = session == current and all(one.turn.role == "user" for one in turns_after_answers)
-    names = [name for one in answers for name in one.turn.sent_as]
+    names = [name for one in answers for name in one.turn.part_names]
     message_ids = (yield from find_part_message_ids(names)) if names else {}
     versions = []
     for one in answers:
@@ -192,17 +192,17 @@ def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[N
     """
     for turn_id, files in change.files.items():
         yield SQL["set_files"].query(row=turn_id, files=encode_files(files))
-    touched_ids = [*change.texts, *change.versions, *change.superseded_ids, *change.deleted_ids]
-    touched_ids += change.observed_flags
+    touched_ids = [*change.new_texts, *change.new_versions, *change.superseded_ids]
+    touched_ids += [*change.deleted_ids, *change.observed_flags]
     if not touched_ids:
         return
     [(since, first_id)] = yield SQL["first_of_listed"].query(_rows_parameter(touched_ids))
     if first_id is None:
         return
     yield SQL["delete_summaries_from"].query(of=conversation, first=first_id)
-    if reread_ids := [*change.texts, *change.versions, *change.observed_flags]:
+    if reread_ids := [*change.new_texts, *change.new_versions, *change.observed_flags]:
         yield SQL["read_again_from"].query(of=conversation, first=min(reread_ids))
-    for turn_id, text in change.texts.items():
+    for turn_id, text in change.new_texts.items():
         yield SQL["set_text"].query(row=turn_id, text=to_storable_text(text))
     for turn_id, is_observed in change.observed_flags.items():
         yield SQL["set_observed"].query(row=turn_id, observed=is_observed)
@@ -214,7 +214,7 @@ def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[N
 
 
 def _change_versions(change: HistoryChange) -> Unit[None]:
-    for turn_id, version in change.versions.items():
+    for turn_id, version in change.new_versions.items():
         if turn_id not in change.replaced_ids:
             yield SQL["keep_version"].query(row=turn_id)
         yield SQL["set_version"].query({"row": turn_id, **to_turn_row(version)})

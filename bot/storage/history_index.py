@@ -100,7 +100,7 @@ def _locate_by_part(
     else:
         rows = yield SQL["answers_of_conversation"].query({"of": question_key, **selector})
     if not rows and question_key is not None:
-        return [MessageLocation(question_key, None, is_last=True)]
+        return [MessageLocation(question_key, None, is_newest=True)]
     locations = []
     for turn, conversation, session in rows:
         is_last = yield from _is_last_turn(turn, conversation, session, external_key)

@@ -26,7 +26,7 @@ from bot.chat.memory import (
     MemoryState,
     MemorySubject,
     Reach,
-    RecalledMemories,
+    RecallCandidates,
     SubjectKind,
 )
 from bot.chat.session import CONSENT_KEY, Consent, StoredTurn
@@ -104,7 +104,7 @@ class SqlMemories(RecordingStore):
         """
         return (yield from add(new, sources, outdated_vector))
 
-    async def recall(self, listener: MemoryListener) -> RecalledMemories:
+    async def recall(self, listener: MemoryListener) -> RecallCandidates:
         """Return the memories that a character may recall in a place, unranked."""
         now, version = self._clock.monotonic(), self._version
         if now - self._listeners_without_memories.get(listener, -math.inf) < _REREAD_SECONDS:
@@ -127,7 +127,7 @@ class SqlMemories(RecordingStore):
                 del self._listeners_without_memories[one]
 
     @readonly
-    def _read_recallable(self, listener: MemoryListener) -> Unit[RecalledMemories]:
+    def _read_recallable(self, listener: MemoryListener) -> Unit[RecallCandidates]:
         """Return what a listener may recall, in one query.
 
         There may be hundreds of memories, so only columns for ranking and prompts are read. Each
@@ -140,7 +140,7 @@ class SqlMemories(RecordingStore):
                 "in_server": place.audience_with_reach(Reach.SERVER).database_value,
                 "subjects": json.dumps(listener.subjects),
                 "character": character,
-                "asker": listener.asker,
+                "asker": listener.asker_id,
             }
         )
         names_by_key: dict[str, str] = {}
@@ -159,7 +159,7 @@ class SqlMemories(RecordingStore):
 
         recallable_rows = sorted((row for row in rows if not row[-1]), key=lambda row: -row[0])
         private_ids = tuple(row[0] for row in rows if row[-1])
-        return RecalledMemories(tuple(decode_all("memory", recallable_rows, parse)), private_ids)
+        return RecallCandidates(tuple(decode_all("memory", recallable_rows, parse)), private_ids)
 
     @readonly
     def list_visible(self, reader: MemoryReader, subject: str = "") -> Unit[Sequence[Memory]]:

@@ -81,7 +81,7 @@ class SqlOutbox(ClockStore):
         if self._database.is_sqlite:
             [lane] = yield from self._change_row("end_sent_row", row, arrived_as=external_id)
             return (yield from _reserve_next_on_sqlite(lane, self._sender, at))
-        sent_values = {"row": row.id, "attempt": row.attempts, "arrived_as": external_id}
+        sent_values = {"row": row.id, "attempt": row.attempt_count, "arrived_as": external_id}
         values = {**sent_values, "lane": row.address.lane, **sender_values(self._sender)}
         [[is_held, *next_columns]] = yield FUNCTIONS["sent"].call.query_alone(values)
         if not is_held:
@@ -111,7 +111,7 @@ class SqlOutbox(ClockStore):
     @transaction
     def give_up(self, row: OutboxRow, reason: str, notice: str = "") -> Unit[OutboxRow | None]:
         """Give up a row; queue the notice, if any; reserve and return the chat's next row."""
-        at, private = current_moment(self._clock), row.private
+        at, private = current_moment(self._clock), row.private_delivery
         notice_address = parse_address(private.group) if private and private.group else row.address
         yield from _lock_lanes(notice_address.lane, row.address.lane)
         lane_key = yield from self._give_up_row(row, reason)
@@ -209,7 +209,7 @@ class SqlOutbox(ClockStore):
 
     def _change_row(self, statement: str, row: OutboxRow, **values: object) -> Unit[Sequence[Any]]:
         """Run a statement on a row; raises `Fenced` if this sender does not hold the row."""
-        row_values = {"row": row.id, "sender": self._sender.owner, "attempt": row.attempts}
+        row_values = {"row": row.id, "sender": self._sender.owner, "attempt": row.attempt_count}
         changed_rows = yield SQL[statement].query({**row_values, **values})
         if not changed_rows:
             raise self._fenced_error(row)
@@ -332,7 +332,7 @@ def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, flo
             reply_to=None,
             interaction=None,
             state=OutboxState.PENDING,
-            attempts=attempts + 1,
+            attempt_count=attempts + 1,
             external_id=None,
             send_before=at.monotonic + ROW_LEASE_SECONDS / 2,
             problem=str(error),
@@ -352,12 +352,12 @@ def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, f
         turn=turn,
         address=Address(platform, chat, thread, bot_id),
         part=part,
-        op=OutboxOperation(op),
+        operation=OutboxOperation(op),
         content=content,
         reply_to=reply_to,
         interaction=interaction,
         state=OutboxState(state),
-        attempts=attempts + 1,
+        attempt_count=attempts + 1,
         external_id=external_id,
         file=None if file_name is None else Attachment(file_name, file_text),
         thread=thread_to_open,

@@ -19,7 +19,7 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from typing_extensions import override
 
-from bot.chat.operation import RefusedCalls
+from bot.chat.operation import BlockedCalls
 from bot.chat.rate import Rate, RateLimitScope, WaitingProcess
 from bot.ports import Clock, RateLimits
 from bot.runtime.in_process import LEARNED_WINDOW_SECONDS, InProcessRateLimits, longest_refusals
@@ -137,7 +137,7 @@ class RedisRateLimits(RateLimits):
             for window in scope.windows:
                 keys.append(f"{self._prefix}calls:{window.seconds:g}:{scope.key}")
                 learned_key = self._refusal_keys(scope.key)[1] if window.is_learned else ""
-                allowed_count = window.count - window.reserved
+                allowed_count = window.count - window.reserved_count
                 args += [allowed_count, window.count, window.seconds, learned_key]
         return keys, args
 
@@ -148,7 +148,7 @@ class RedisRateLimits(RateLimits):
         await self._ask_server(self._report_refusals)
 
     @override
-    async def blocked_calls(self) -> Sequence[RefusedCalls]:
+    async def blocked_calls(self) -> Sequence[BlockedCalls]:
         prefix = f"{self._prefix}refused:"
 
         async def find_refusals() -> dict[str, float]:

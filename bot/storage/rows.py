@@ -18,7 +18,7 @@ from bot.chat.incoming import (
     Address,
     ButtonPress,
     ChatJoin,
-    ForgetRequested,
+    ForgetRequest,
     Incoming,
     IncomingMessage,
     MediaItem,
@@ -26,7 +26,7 @@ from bot.chat.incoming import (
     MessageEdit,
     Person,
     ReactionChange,
-    SayRequested,
+    SayRequest,
     to_storable_text,
 )
 from bot.chat.outgoing import AnswerThread, Button, Face, Menu, MessageContent, PrivateDelivery
@@ -78,8 +78,8 @@ _KIND_BY_TYPE: Mapping[type, str] = {
     ButtonPress: "pressed",
     ReactionChange: "reacted",
     ChatJoin: "joined",
-    ForgetRequested: "forget",
-    SayRequested: "say",
+    ForgetRequest: "forget",
+    SayRequest: "say",
 }
 _DECODERS: Mapping[str, Callable[[bytes | str], Incoming]] = {
     kind: msgspec.json.Decoder(event).decode for event, kind in _KIND_BY_TYPE.items()
@@ -187,8 +187,8 @@ def to_turn_row(turn: Turn, *, is_active: bool = True) -> dict[str, object]:
         "preset": turn.preset,
         "preset_version": turn.preset_version,
         "message_id": turn.message_id,
-        "sent_as": encode_names(turn.sent_as),
-        "observed": turn.observed,
+        "sent_as": encode_names(turn.part_names),
+        "observed": turn.is_observed,
         "active": is_active,
         "files": encode_files(turn.files),
     }

@@ -411,7 +411,7 @@ SELECT name, value AS reached FROM cursor WHERE strpos(name, :prefix) = 1
 
 -- name: message_in_progress
 -- A gathered message's attempt is recorded with the message whose answer covers it; 1 is
--- BESIDE_OTHERS.
+-- WITH_OTHERS.
 SELECT inbox.kind, inbox.payload
 FROM inbox AS named JOIN inbox ON inbox.conversation = named.conversation
 WHERE named.platform = :platform AND named.bot_id = :bot_id AND named.external_key = :external_key

@@ -36,7 +36,7 @@ class SessionWindow:
     size: int
     """The approximate memory, in characters."""
     memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
-    """The `Session.memo` of the session."""
+    """The `Session.cache` of the session."""
 
     def newest_session(self, max_turns: int) -> Session | None:
         """Return a session of the newest turns, or None if too few turns are cached."""
@@ -63,7 +63,7 @@ class SessionWindow:
 def create_window(session: Session, max_turns: int) -> SessionWindow:
     """Create the window of a session that was loaded with at most `max_turns` turns."""
     is_whole = len(session.turns) < max_turns
-    return _make_window(session.number, session.turns, 0, session.turns, is_whole, session.memo)
+    return _make_window(session.number, session.turns, 0, session.turns, is_whole, session.cache)
 
 
 def _make_window(

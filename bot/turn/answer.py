@@ -125,7 +125,9 @@ class AnswerPipeline:
             for emoji in context.reactions_by_preset.values()
         )
         context.parts[:] = [  # mark the parts that need no further edit
-            replace(one, is_shown=True) if any(live.shows(one) for live in context.replies) else one
+            replace(one, is_already_shown=True)
+            if any(live.shows(one) for live in context.replies)
+            else one
             for one in context.parts
         ]
         return context.to_result(was_stopped=stop_flag.is_requested)
@@ -154,7 +156,7 @@ class AnswerPipeline:
         first_part_number = context.first_part_number
         speaker = active.first
         earlier_turns = session.turns[: len(session.turns) - gathered_turn_count]
-        if speaker.preset.prompter or not all(turn.observed for turn in earlier_turns):
+        if speaker.preset.prompter or not all(turn.is_observed for turn in earlier_turns):
             return context
         rng = seeded_random(context.part_name(first_part_number))
         greeting = choose_greeting(
@@ -311,7 +313,9 @@ class AnswerPipeline:
 
     def _assistant_turn(self, text: str, speaker: ActivePreset, sent_as: tuple[str, ...]) -> Turn:
         name, version = speaker.preset.name, speaker.version
-        return Turn("assistant", text, None, self.clock.utc_now(), name, version, sent_as=sent_as)
+        return Turn(
+            "assistant", text, None, self.clock.utc_now(), name, version, part_names=sent_as
+        )
 
 
 def _is_mostly_non_latin(text: str) -> bool:

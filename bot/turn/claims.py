@@ -89,7 +89,7 @@ _MIN_RUNNING_SUSPECTS = 2
 
 def has_crashed_too_often(message: InboxMessage) -> bool:
     """Return whether a message has crashed the process too often to be processed again."""
-    return message.own_crashes >= MAX_OWN_CRASHES or message.crashes >= MAX_CRASHES
+    return message.own_crash_count >= MAX_OWN_CRASHES or message.crash_count >= MAX_CRASHES
 
 
 @dataclass(slots=True, eq=False)
@@ -107,18 +107,18 @@ class _TrackedAttempt:
 
     @property
     def is_suspect(self) -> bool:
-        return self.message.crashes >= SUSPECT_CRASHES
+        return self.message.crash_count >= SUSPECT_CRASHES
 
     @property
     def sort_key(self) -> tuple[int, int, float]:
         """The sort key of waiting attempts: those with the most crashes come first."""
-        return -self.message.own_crashes, -self.message.crashes, self.random_rank
+        return -self.message.own_crash_count, -self.message.crash_count, self.random_rank
 
     @property
     def max_wait_seconds(self) -> float:
-        wait_factor = 4.0 ** min(self.message.crashes - SUSPECT_CRASHES, 3)
+        wait_factor = 4.0 ** min(self.message.crash_count - SUSPECT_CRASHES, 3)
         max_seconds = min(_FIRST_WAIT_SECONDS * wait_factor, _MAX_WAIT_SECONDS)
-        return max_seconds if self.message.own_crashes else max_seconds * self.random_rank
+        return max_seconds if self.message.own_crash_count else max_seconds * self.random_rank
 
 
 class IsolationGate:
@@ -148,7 +148,7 @@ class IsolationGate:
 
         `record_state` stores whether other messages are processed at the same time.
         """
-        if not message.crashes and self._lone_attempt is None and not self._lock.locked():
+        if not message.crash_count and self._lone_attempt is None and not self._lock.locked():
             self._in_flight_count += 1  # the normal case: nothing to record
             try:
                 yield
@@ -164,9 +164,9 @@ class IsolationGate:
     async def _admit_normally(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
         self._in_flight_count += 1
         try:
-            if attempt.message.crashes:
+            if attempt.message.crash_count:
                 await asyncio.sleep(0)  # let messages claimed at the same time start, too
-            if attempt.message.crashes or self._lone_attempt is not None or self._lock.locked():
+            if attempt.message.crash_count or self._lone_attempt is not None or self._lock.locked():
                 await self._record_start(attempt)
             yield
         finally:
@@ -175,7 +175,7 @@ class IsolationGate:
 
     @contextlib.asynccontextmanager
     async def _admit_suspect(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
-        if attempt.message.own_crashes:
+        if attempt.message.own_crash_count:
             await self._wait_before_suspect(attempt)
         self._suspects.append(attempt)
         wait_seconds = attempt.max_wait_seconds
@@ -223,7 +223,7 @@ class IsolationGate:
         max_crashes = max((one.message.crashes for one in self._suspects), default=0)
         for attempt in self._suspects:
             # A crash beside suspects with fewer crashes would make them just as suspicious.
-            may_start_now = attempt.is_due and attempt.message.crashes == max_crashes
+            may_start_now = attempt.is_due and attempt.message.crash_count == max_crashes
             if may_start_now and self._running_count < limit:
                 self._start(attempt)
 
@@ -255,16 +255,16 @@ class IsolationGate:
             lone_attempt = self._lone_attempt
             if lone_attempt is not None and (attempt.is_suspect or not lone_attempt.is_suspect):
                 self._lone_attempt = None
-                await _record_concurrent_attempt(lone_attempt, AttemptState.BESIDE_OTHERS)
+                await _record_concurrent_attempt(lone_attempt, AttemptState.WITH_OTHERS)
             if attempt.is_suspect:
                 is_alone = self._running_count == 1
             else:
-                is_alone = self._in_flight_count == 1 and attempt.message.crashes > 0
+                is_alone = self._in_flight_count == 1 and attempt.message.crash_count > 0
             if is_alone:
                 self._lone_attempt = attempt
                 await _record_attempt(attempt, AttemptState.ALONE)
             elif attempt.is_suspect:
-                await _record_attempt(attempt, AttemptState.BESIDE_OTHERS)
+                await _record_attempt(attempt, AttemptState.WITH_OTHERS)
 
 
 async def _record_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None:

@@ -142,7 +142,7 @@ class CommandRunner:
         if result.keeps_unanswered:
             session = await services.conversations.load_session(claim, _MAX_LOADED_TURNS)
             has_begun = session.has_answer or len(session.turns) >= _MAX_LOADED_TURNS
-            result = replace(result, new_session=has_begun)
+            result = replace(result, starts_session=has_begun)
         if result.deletes_history:
             other_turn_count = await services.deletions.request_channel_deletion(request.incoming)
             deletion_notice = translatable_count(
@@ -232,7 +232,7 @@ class CommandRunner:
             message, question, exchange.earlier_session.turns
         )
         speakers = pick_speakers(request.active, [one.turn for one in exchange.answers])
-        if quoted_turn.turn.role == "user" and quoted_turn.turn.sent_as:
+        if quoted_turn.turn.role == "user" and quoted_turn.turn.part_names:
             earlier_turns = tuple(exchange.earlier_session.turns)
             return AskedQuestion(repeated_question, speakers, exchange.parts, earlier_turns), None
         session = await self.services.conversations.load_session(claim, _MAX_LOADED_TURNS)
@@ -245,7 +245,7 @@ class CommandRunner:
             example = "/edit It was a dark night."
             raise UserError(translatable("Which text? For example: {example}", example=example))
         quoted_turn, exchange = await buttons.find_quoted_exchange(message)
-        await buttons.check_editor(message, quoted_turn, exchange, audited_as="edit answer")
+        await buttons.check_editor(message, quoted_turn, exchange, audit_name="edit answer")
         if quoted_turn.turn.role != "user":
             return self._edit_answer(group.message, request, quoted_turn, exchange)
         question = exchange.question.turn
@@ -271,13 +271,13 @@ class CommandRunner:
         name_line, face = self.services.find_name_and_face(answer.turn, incoming.address, active)
         outgoing = replies.final_parts(incoming.address, name_line + request.argument, 0, face)
         part_names = tuple(message.reused_part_name(parts, one.part) for one in outgoing)
-        version = replace(answer.turn, text=request.argument, at=incoming.at, sent_as=part_names)
+        version = replace(answer.turn, text=request.argument, at=incoming.at, part_names=part_names)
         if answer == exchange.answers[-1] and active.first.preset.buttons:
             version_count = len(exchange.versions[-1]) + 1
             buttons = answer_buttons(part_names[-1], incoming.locale, version_count, version_count)
             outgoing = replies.with_buttons(incoming.address, outgoing, buttons)
-        history_change = HistoryChange(versions={answer.id: version})
-        return TurnResult(outgoing=outgoing, change=history_change, in_place_of=parts)
+        history_change = HistoryChange(new_versions={answer.id: version})
+        return TurnResult(outgoing=outgoing, change=history_change, replaced_part_names=parts)
 
     async def _forget_message(
         self, group: MessageGroup, result: CommandResult
@@ -328,7 +328,7 @@ class CommandRunner:
         for person, text in result.private_notices:
             notice = notice_parts(address, text, incoming.locale, len(outgoing))
             private_delivery = PrivateDelivery(person, incoming.locale, is_quiet=True)
-            outgoing += [replace(one, private=private_delivery) for one in notice]
+            outgoing += [replace(one, private_delivery=private_delivery) for one in notice]
         greeting_result = TurnResult([turn] if turn else [])
         if is_separate:
             greeting_result = self._greeting_result(message, greeting, len(outgoing))
@@ -336,8 +336,8 @@ class CommandRunner:
             reply_result,
             turns=[*result.turns, *greeting_result.turns],
             outgoing=[*outgoing, *greeting_result.outgoing],
-            new_session=result.new_session,
-            removed_range=result.removed_turns,
+            starts_session=result.starts_session,
+            removed_range=result.removed_range,
             change=HistoryChange(deleted_ids=result.deleted_ids) if result.deleted_ids else None,
         )
 
@@ -346,7 +346,7 @@ class CommandRunner:
     ) -> _PreparedGreeting:
         if not result.greeting:
             return None, "", None
-        turn = Turn("assistant", result.greeting, None, now, result.greeter)
+        turn = Turn("assistant", result.greeting, None, now, result.greeting_preset)
         # The command may have changed who answers.
         active = await self.services.resolver.resolve(scopes)
         return turn, *self.services.find_name_and_face(turn, address, active)
@@ -361,7 +361,7 @@ class CommandRunner:
         address, text = message.incoming.address, name_line + turn.text
         parts = self.services.replies.final_parts(address, text, first_part_number, face)
         part_names = tuple(message.part_name(one.part) for one in parts)
-        return TurnResult([replace(turn, sent_as=part_names)], parts)
+        return TurnResult([replace(turn, part_names=part_names)], parts)
 
     def _reply_result(
         self, message: InboxMessage, incoming: IncomingMessage, reply: CommandResult
@@ -377,15 +377,15 @@ class CommandRunner:
         part_names = tuple(message.part_name(one.part) for one in outgoing)
         buttons = reply.buttons
         if reply.asks_for_age:
-            buttons = action_buttons(part_names[-1], incoming.locale, ButtonAction.ADULT)
+            buttons = action_buttons(part_names[-1], incoming.locale, ButtonAction.CONFIRM_AGE)
         outgoing = replies.with_buttons(address, outgoing, buttons, reply.menus)
-        if reply.in_place_of:
+        if reply.replaced_part_names:
             first_part, *other_parts = outgoing
             outgoing = (replace(first_part, is_response=True), *other_parts)
-            return TurnResult(outgoing=outgoing, in_place_of=reply.in_place_of)
+            return TurnResult(outgoing=outgoing, replaced_part_names=reply.replaced_part_names)
         has_buttons = bool(reply.menus or buttons)
-        menu_turns = [replace(user_turn(incoming), sent_as=part_names)] if has_buttons else []
-        return TurnResult(outgoing=outgoing, open_questions=menu_turns)
+        menu_turns = [replace(user_turn(incoming), part_names=part_names)] if has_buttons else []
+        return TurnResult(outgoing=outgoing, unanswered_questions=menu_turns)
 
 
 def _find_answer_time(turn: StoredTurn, exchange: Exchange) -> datetime:
@@ -403,6 +403,6 @@ def _count_turns_from(question: Turn, turns: Sequence[Turn]) -> int:
 
 
 def _find_shown_version(turn: StoredTurn, exchange: Exchange) -> StoredTurn:
-    sent_parts = set(turn.turn.sent_as)
-    shown_versions = (one for one in exchange.answers if sent_parts & set(one.turn.sent_as))
+    sent_parts = set(turn.turn.part_names)
+    shown_versions = (one for one in exchange.answers if sent_parts & set(one.turn.part_names))
     return next(shown_versions, exchange.answers[-1])

@@ -17,9 +17,9 @@ from bot.chat.session import (
     InboxMessage,
     TurnRange,
     TurnResult,
+    files_of_unanswered_questions,
     files_to_keep,
     text_with_attachments,
-    unanswered_files,
 )
 from bot.commands.answers import pick_speakers
 from bot.commands.request import AskedQuestion
@@ -62,7 +62,9 @@ class EditHandler:
             is_question = incoming.wake is not None and parse_command(incoming.text) is None
             is_recent = edit.at - incoming.at < _MAX_AGE_OF_NEW_QUESTION and not incoming.is_late
             return incoming if is_question and is_recent else TurnResult()
-        incoming = replace(incoming, earlier_files=unanswered_files(exchange.earlier_session.turns))
+        incoming = replace(
+            incoming, earlier_files=files_of_unanswered_questions(exchange.earlier_session.turns)
+        )
         result = await self._edit_known_message(group, incoming, edit.at, exchange)
         return _with_changed_files(incoming, exchange, result)
 
@@ -85,7 +87,7 @@ class EditHandler:
             # Do not roll the dice a second time for a message that was not answered.
             case Answer() if exchange.answers or message.wake is not None:
                 result = await self.answer_in_place(
-                    group, message, edited_at, exchange, active, decision.speakers, change.texts
+                    group, message, edited_at, exchange, active, decision.speakers, change.new_texts
                 )
                 return _mark_as_question(exchange, result)
             case Answer():
@@ -181,17 +183,17 @@ def _replace_answers(
         replaced_ids=sorted(interrupted_ids.intersection(new_versions)),
     )
     turns = result.turns[len(answer_ids) :]
-    return replace(result, turns=turns, change=change, in_place_of=exchange.parts)
+    return replace(result, turns=turns, change=change, replaced_part_names=exchange.parts)
 
 
 def _may_change_addressees(message: IncomingMessage, exchange: Exchange) -> bool:
     """Return whether the edit may have added or removed a leading mention of the bot."""
-    return exchange.question.turn.observed == bool(message.wake)
+    return exchange.question.turn.is_observed == bool(message.wake)
 
 
 def _mark_as_question(exchange: Exchange, result: TurnResult) -> TurnResult:
     """Record that the message is a question, not background, now that it has an answer."""
-    if not exchange.question.turn.observed or result.change is None or not result.turns:
+    if not exchange.question.turn.is_observed or result.change is None or not result.turns:
         return result
     change = replace(result.change, observed_flags={exchange.question.id: False})
     return replace(result, change=change)
@@ -201,7 +203,7 @@ def _with_changed_files(
     message: IncomingMessage, exchange: Exchange, result: TurnResult
 ) -> TurnResult:
     question, change = exchange.question, result.change or HistoryChange()
-    is_observed = change.observed_flags.get(question.id, question.turn.observed)
+    is_observed = change.observed_flags.get(question.id, question.turn.is_observed)
     files = () if is_observed else files_to_keep(message)
     if files == question.turn.files:
         return result
@@ -211,5 +213,5 @@ def _with_changed_files(
 def _withdraw_answers(exchange: Exchange, change: HistoryChange) -> TurnResult:
     superseded_ids = (*change.superseded_ids, *(one.id for one in exchange.answers))
     return TurnResult(
-        change=replace(change, superseded_ids=superseded_ids), in_place_of=exchange.parts
+        change=replace(change, superseded_ids=superseded_ids), replaced_part_names=exchange.parts
     )

@@ -143,7 +143,7 @@ class TurnFinisher:
         finished_turn = await services.conversations.finish(
             claim, message, result, begins_next=should_begin_next
         )
-        if finished_turn.row or result.outgoing or result.in_place_of or result.was_stopped:
+        if finished_turn.row or result.outgoing or result.replaced_part_names or result.was_stopped:
             event = message.incoming
             is_response = event.interaction is not None
             services.replies.deliver(event.address, finished_turn.row, is_response=is_response)
@@ -169,13 +169,17 @@ class TurnFinisher:
         delivery = PrivateDelivery(request.author.id, request.locale, is_quiet)
         if isinstance(request, ButtonPress):
             # Elsewhere, the response to a press is the message with the button.
-            is_response = limits.opens_responses
-            return tuple(replace(one, private=delivery, is_response=is_response) for one in parts)
+            is_response = limits.sends_private_replies_empty
+            return tuple(
+                replace(one, private_delivery=delivery, is_response=is_response) for one in parts
+            )
         delivery = replace(delivery, reply_to=request.message_id)
         if not request.has_public_response:
-            return tuple(replace(one, private=delivery) for one in parts)
+            return tuple(replace(one, private_delivery=delivery) for one in parts)
         public_response, *_ = replies.notice_parts(request.address, _PRIVATE_NOTICE, request.locale)
-        private_parts = (replace(one, part=one.part + 1, private=delivery) for one in parts)
+        private_parts = (
+            replace(one, part=one.part + 1, private_delivery=delivery) for one in parts
+        )
         return (replace(public_response, is_response=True), *private_parts)
 
     async def finish_with_error(self, group: MessageGroup, problem: str) -> InboxMessage | None:
@@ -196,7 +200,7 @@ class TurnFinisher:
         message, asked_question, replies = group.message, group.question, self.services.replies
         incoming, in_place_of = (
             message.newest_message.incoming,
-            asked_question.in_place_of if asked_question else (),
+            asked_question.replaced_part_names if asked_question else (),
         )
         question = (
             asked_question.incoming
@@ -214,9 +218,11 @@ class TurnFinisher:
         # If this notice replaces an earlier one, the question is already kept.
         earlier_turns = asked_question.earlier_turns if asked_question else ()
         kept_turns = [*earlier_turns, user_turn(question)] if question and not in_place_of else []
-        unanswered_turns = [replace(one, sent_as=part_names) for one in kept_turns]
+        unanswered_turns = [replace(one, part_names=part_names) for one in kept_turns]
         result = TurnResult(
-            outgoing=outgoing, open_questions=unanswered_turns, in_place_of=in_place_of
+            outgoing=outgoing,
+            unanswered_questions=unanswered_turns,
+            replaced_part_names=in_place_of,
         )
         return await self.finish(group, result)
 
@@ -296,7 +302,9 @@ class QuestionAnswerer:
             result = await self._answer_all(group, gathering, active, removed_turns)
         except AgeUnconfirmed as error:
             age_notice = translatable("⚠ {problem}", problem=error.text)
-            return "told", await finisher.finish_with_button(group, age_notice, ButtonAction.ADULT)
+            return "told", await finisher.finish_with_button(
+                group, age_notice, ButtonAction.CONFIRM_AGE
+            )
         except AnswerRefused:
             background = _background_result(gathering, is_new=is_new)
             background = add_private_response(group.message, background, _BLOCKED_NOTICE)
@@ -419,6 +427,6 @@ def add_private_response(
 
 def _background_result(gathering: MessageGathering, *, is_new: bool) -> TurnResult:
     question = gathering.question
-    if not is_new or question.in_place_of:
+    if not is_new or question.replaced_part_names:
         return TurnResult()
     return TurnResult([*question.earlier_turns, observed_turn(question.incoming)])

@@ -126,7 +126,7 @@ async def join_parts(
 ) -> IncomingMessage:
     """Wait for the remaining parts of a split message, and return all parts joined."""
     last, deadline = group.message, clock.monotonic() + _MAX_WAIT_SECONDS
-    if group.message.crashes >= SUSPECT_CRASHES:
+    if group.message.crash_count >= SUSPECT_CRASHES:
         return incoming
     while isinstance(last.incoming, IncomingMessage) and joiner.seconds_to_wait(last.incoming) > 0:
         interleaved_messages: list[InboxMessage] = []
@@ -155,7 +155,7 @@ async def join_parts(
         # The author is then warned.
         group.message = replace(group.message, incoming=replace(first_part, has_masked_token=True))
     if group.message.gathered_messages:
-        await conversations.record_attempt(group.claim, group.message, AttemptState.BESIDE_OTHERS)
+        await conversations.record_attempt(group.claim, group.message, AttemptState.WITH_OTHERS)
     return incoming
 
 
@@ -200,7 +200,7 @@ class MessageGathering:
     def _choose_busy_mode(self) -> BusyMode:
         message, incoming = self.group.message, self.question.incoming
         can_gather = isinstance(message.incoming, IncomingMessage) and incoming.interaction is None
-        if self.decide_next is None or not can_gather or message.crashes:
+        if self.decide_next is None or not can_gather or message.crash_count:
             return "queue"
         if self.busy_rules.mode is not None:
             return self.busy_rules.mode
@@ -323,7 +323,7 @@ class MessageGathering:
         gathered_messages = sorted((*message.gathered_messages, *parts), key=lambda one: one.id)
         self.group.message = replace(message, gathered_messages=tuple(gathered_messages))
         # This is recorded first, so that after a crash each message is processed alone.
-        new_state = AttemptState.BESIDE_OTHERS
+        new_state = AttemptState.WITH_OTHERS
         await self.conversations.record_attempt(self.group.claim, self.group.message, new_state)
         question, speakers = self.question, list(self.question.speakers)
         kept_turns = (turn for one in batch[:-1] for turn in _turns_to_keep(one))
@@ -381,7 +381,7 @@ def observed_turn(message: IncomingMessage) -> Turn:
     """Return the history turn of a message that is not answered."""
     is_observed = message.wake is not WakeReason.DM
     files = () if is_observed else files_to_keep(message)
-    return replace(user_turn(message), observed=is_observed, files=files)
+    return replace(user_turn(message), is_observed=is_observed, files=files)
 
 
 async def recognize_reply(

@@ -108,7 +108,7 @@ class PressHandler:
                 return AskedQuestion(message, pick_speakers(active, answers))
             case ButtonAction.RETRY:
                 return await self._retry(group, press, exchange, active)
-            case ButtonAction.FORGET | ButtonAction.KEEP_DATA | ButtonAction.ADULT:
+            case ButtonAction.FORGET | ButtonAction.KEEP_DATA | ButtonAction.CONFIRM_AGE:
                 notice = await self._apply_confirmation(press, button.action, exchange)
                 if notice is None:
                     return await self._retry(group, press, exchange, active)
@@ -116,7 +116,7 @@ class PressHandler:
                     press.address, notice, press.locale
                 )
                 outgoing = (replace(first_part, is_response=True), *other_parts)
-                return TurnResult(outgoing=outgoing, in_place_of=exchange.parts)
+                return TurnResult(outgoing=outgoing, replaced_part_names=exchange.parts)
             case ButtonAction.ENTER_NAME | ButtonAction.ENTER_ABOUT if not press.values:
                 raise UserError(TYPING_HINTS[button.action])
             case _:
@@ -129,7 +129,7 @@ class PressHandler:
         turns = await self.services.conversations.find_turns(group.claim, [reaction.message_id])
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
         action = _ACTION_BY_REACTION.get(reaction.reaction)
-        data = encode_button(action, answer.sent_as[-1]) if action and answer else ""
+        data = encode_button(action, answer.part_names[-1]) if action and answer else ""
         press = ButtonPress(**_origin_fields(reaction), message_id=reaction.message_id, data=data)
         try:
             if action is not None:
@@ -200,7 +200,9 @@ class PressHandler:
             raise UserError(BUTTON_GONE_NOTICE)
         message, part = _to_message(press, ""), exchange.parts[0]
         page = max(1, button.number)
-        request = CommandRequest(Command(""), message, active, (), press.at, part=part, page=page)
+        request = CommandRequest(
+            Command(""), message, active, (), press.at, part_name=part, page=page
+        )
         is_memory = button.action is ButtonAction.MEMORY
         try:
             if is_memory:
@@ -223,7 +225,7 @@ class PressHandler:
         request = replace(request, active=await self.services.resolver.resolve(press.scopes))
         menu = await commands.menus.show_after_choice(button, request)
         text = join_texts([problem, menu.text]) if problem else menu.text
-        return request, result, replace(menu, text=text, in_place_of=exchange.parts)
+        return request, result, replace(menu, text=text, replaced_part_names=exchange.parts)
 
     async def _retry(
         self,
@@ -273,26 +275,26 @@ class PressHandler:
             parts += arranged_parts
             if chosen_version.id != answer.id:
                 part_names = tuple(name_part(one.part) for one in arranged_parts)
-                versions[answer.id] = replace(chosen_version.turn, sent_as=part_names)
+                versions[answer.id] = replace(chosen_version.turn, part_names=part_names)
                 restored_ids.append(chosen_version.id)
         if not versions:  # the chosen version is already shown
             return TurnResult()
-        change = HistoryChange(versions=versions, restored_ids=restored_ids)
+        change = HistoryChange(new_versions=versions, restored_ids=restored_ids)
         count = len(exchange.versions[-1])
         buttons = answer_buttons(name_part(parts[-1].part), press.locale, button.number, count)
         outgoing = replies.with_buttons(address, parts, buttons)
-        return TurnResult(outgoing=outgoing, change=change, in_place_of=exchange.parts)
+        return TurnResult(outgoing=outgoing, change=change, replaced_part_names=exchange.parts)
 
 
 def _delete_answer(button: ButtonData, exchange: Exchange) -> TurnResult:
     """Return a result that deletes the answer with the button, but no other character's answer."""
     parts, deleted_versions = exchange.parts, exchange.versions
     for versions in exchange.versions if len(exchange.versions) > 1 else ():
-        names = {name for one in versions for name in one.turn.sent_as}
-        if button.part in names:
+        names = {name for one in versions for name in one.turn.part_names}
+        if button.part_name in names:
             parts, deleted_versions = tuple(name for name in parts if name in names), (versions,)
     deleted_ids = [one.id for versions in deleted_versions for one in versions]
-    return TurnResult(change=HistoryChange(deleted_ids=deleted_ids), in_place_of=parts)
+    return TurnResult(change=HistoryChange(deleted_ids=deleted_ids), replaced_part_names=parts)
 
 
 def _to_message(press: ButtonPress, text: str) -> IncomingMessage:

@@ -371,7 +371,7 @@ async def _add_plugin_parts(draft: Draft, preset: Preset, message: IncomingMessa
 
 def _without_old_greetings(session: Session, active: ActiveCharacters) -> Session:
     """Drop greetings of characters that were replaced before the first question was asked."""
-    opening_turns = takewhile(lambda one: one.observed or one.role != "user", session.turns)
+    opening_turns = takewhile(lambda one: one.is_observed or one.role != "user", session.turns)
     greeting_indexes = [index for index, one in enumerate(opening_turns) if one.role == "assistant"]
     if not greeting_indexes:
         return session
@@ -456,7 +456,7 @@ class AnswerTools:
         async def load_turns() -> Sequence[Turn]:
             session = await self.conversations.load_session(context.claim, _MAX_SEARCHED_TURNS)
             turns = await self.filter_turns(session.turns)
-            return [one for one in turns if not one.observed or preset.context == "all"]
+            return [one for one in turns if not one.is_observed or preset.context == "all"]
 
         def create_labeler(turns: Sequence[Turn]) -> Callable[[Turn, str], str]:
             people = [one.speaker for one in turns if one.speaker]

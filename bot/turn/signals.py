@@ -278,7 +278,7 @@ def _find_turn_to_stop(press: ButtonPress) -> str | None:
     button = parse_button(press)
     if button is None or button.action is not ButtonAction.STOP:
         return None
-    return button.part.rpartition("/")[0]
+    return button.part_name.rpartition("/")[0]
 
 
 def _edit_key(edit: MessageEdit) -> tuple[str, str | None]:

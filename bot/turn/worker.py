@@ -17,13 +17,13 @@ from bot.chat.command import ANSWERING_ACTIONS, FORM_ACTIONS, Command, parse_but
 from bot.chat.incoming import (
     ButtonPress,
     ChatJoin,
-    ForgetRequested,
+    ForgetRequest,
     Incoming,
     IncomingMessage,
     MessageDeletion,
     MessageEdit,
     ReactionChange,
-    SayRequested,
+    SayRequest,
 )
 from bot.chat.session import (
     AttemptState,
@@ -230,14 +230,14 @@ class ConversationWorker:
                 return "deleted", await self._delete_messages(group, ids)
             case ButtonPress() | ReactionChange() as press:
                 return await self._handle_press(group, press)
-            case ForgetRequested(person_id=person):
+            case ForgetRequest(person_id=person):
                 return "forgotten", await self._commands.forget_person(group, person)
             case ChatJoin() as arrival:
                 return "greeted", await self._greet(group, arrival)
-            case SayRequested() as request:
+            case SayRequest() as request:
                 return await self._send_requested_text(group, request)
 
-    async def _send_requested_text(self, group: MessageGroup, request: SayRequested) -> Outcome:
+    async def _send_requested_text(self, group: MessageGroup, request: SayRequest) -> Outcome:
         """Send text requested through the API as the chat's character, even during a pause."""
         if await self._services.access.is_off(request.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
@@ -259,7 +259,7 @@ class ConversationWorker:
         active = await self._services.resolver.resolve(arrival.scopes)
         if arrival.opens_chat:
             session = await self._conversations.load_session(group.claim, _MAX_COUNTED_TURNS)
-            if turns := [turn for turn in session.turns if not turn.observed]:
+            if turns := [turn for turn in session.turns if not turn.is_observed]:
                 text = translatable_count(
                     "{name} answers here. This conversation has 1 message; /new starts a new one.",
                     "{name} answers here. This conversation has {count} messages; /new starts a new"

@@ -28,7 +28,7 @@ from tests.samples import ALICE, BOB, make_incoming
 from tests.turn.setup import Setup as TurnSetup
 from tests.turn.setup import pressed
 
-CONFIRMATIONS = (ButtonAction.FORGET, ButtonAction.KEEP_DATA, ButtonAction.ADULT)
+CONFIRMATIONS = (ButtonAction.FORGET, ButtonAction.KEEP_DATA, ButtonAction.CONFIRM_AGE)
 ASKERS = ("STOP", "RETRY", "CONTINUE", "VERSION", "DELETE")
 WHO_MAY_PRESS = {
     **{ButtonAction[name]: ASKER for name in ASKERS},

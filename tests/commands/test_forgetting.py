@@ -48,7 +48,7 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(repeat(self.memories.forget_new_deletions, self.clock, 5))
+        task = asyncio.create_task(repeat(self.memories.drop_deleted_conversations, self.clock, 5))
         try:
             yield
         finally:

@@ -96,7 +96,7 @@ async def test_preset_use_sets_the_preset_and_starts_a_session(setup: Setup) -> 
         "Hi, Nova here.",
         "nova",
         changes_channel=True,
-        keeps_unanswered=True,
+        keeps_unanswered_session=True,
     )
     assert await setup.active() == ["nova"]
 
@@ -106,7 +106,7 @@ async def test_preset_add_and_remove_keep_the_session(setup: Setup) -> None:
     assert joined == CommandResult(
         "nova was added. Active here: assistant, nova.",
         greeting="Hi, Nova here.",
-        greeter="nova",
+        greeting_preset="nova",
         changes_channel=True,
     )
     assert (await setup.run_command("/preset show")).text == snapshot("""\
@@ -140,7 +140,7 @@ async def test_preset_reset_shows_the_inherited_preset_and_its_scope(setup: Setu
     await setup.use("telegram:5:7", "assistant")
     reply = await setup.run_command("/preset reset")
     assert reply.text.splitlines()[0] == "Back to nova (inherited from the channel)."
-    assert reply.new_session
+    assert reply.starts_session
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ async def test_each_command_has_a_handler(setup: Setup, name: str) -> None:
 
 async def test_help_lists_every_command(setup: Setup) -> None:
     reply = await setup.run_command("/help")
-    assert not reply.new_session
+    assert not reply.starts_session
     assert all(f"/{spec.name} – " in reply.text for spec in COMMANDS)
 
 
@@ -263,7 +263,7 @@ async def test_preset_who_explains_a_command_and_a_single_character(setup: Setup
     )
 
 
-async def test_settings_why_is_an_error_without_messages(setup: Setup) -> None:
+async def test_settings_why_fails_if_there_were_no_messages(setup: Setup) -> None:
     with pytest.raises(UserError, match="any messages here"):
         await setup.run_command("/settings why")
 

@@ -41,7 +41,7 @@ class MemorySetup(Setup):
         assert isinstance(command, Command)
         active = await self.resolver.resolve(said.scopes)
         request = CommandRequest(command, said, active, (), said.at, quoted_turn=quoted, page=page)
-        return await self.handlers.handle(replace(request, part="telegram:5:1/0"))
+        return await self.handlers.handle(replace(request, part_name="telegram:5:1/0"))
 
     async def texts_of(self, said: IncomingMessage, what: str = "") -> list[str]:
         lines = (await self.run_as(said, f"/memory list {what}")).text.split("\n")
@@ -202,7 +202,7 @@ async def test_remembering_an_observed_line_needs_the_consent_of_its_author(
     setup: MemorySetup,
 ) -> None:
     asked = replace(HERE, quote=Quote(BOB, "9", "I sail"))
-    observed_turn = Turn("user", "I sail", BOB, HERE.at, observed=True)
+    observed_turn = Turn("user", "I sail", BOB, HERE.at, is_observed=True)
     with pytest.raises(UserError, match="only its author can add it"):
         await setup.run_as(asked, "/memory add", quoted=observed_turn)
     await setup.run_as(written_by(BOB, asked), "/memory add", quoted=observed_turn)
@@ -211,7 +211,7 @@ async def test_remembering_an_observed_line_needs_the_consent_of_its_author(
     await setup.run_as(asked, "/memory add", quoted=observed_turn)
     assert await setup.texts_of(written_by(BOB)) == ["#2 I sail (about you, this server)"]
     await setup.history_scopes.set_consent(BOB.id, Consent.OFF)
-    told_to_us = replace(observed_turn, text="I swim", observed=False)  # before he was off
+    told_to_us = replace(observed_turn, text="I swim", is_observed=False)  # before he was off
     with pytest.raises(UserError, match="somebody who opted out"):
         await setup.run_as(asked, "/memory add", quoted=told_to_us)
 
@@ -424,7 +424,7 @@ async def test_memories_can_be_added_to_the_lorebook_of_the_servers_character(
 async def test_imported_chat_continues_in_the_private_chat(setup: MemorySetup) -> None:
     told = await setup.import_file(PRIVATE, CHAT.encode(), "chat.jsonl")
     assert told.text == "The chat with Mira continues here. Messages read: 3"
-    assert told.new_session
+    assert told.starts_session
     assert [(one.role, one.text, one.preset) for one in told.turns] == [
         ("assistant", "Hello.", "assistant"),
         ("user", "I fear water.", None),

@@ -14,7 +14,7 @@ from typing_extensions import override
 from bot.chat.access import ApiScope
 from bot.chat.answers import AnswerSearch, StoredAnswer
 from bot.chat.drafts import Scene
-from bot.chat.incoming import ForgetRequested, IncomingMessage, Person, Quote, WakeReason
+from bot.chat.incoming import ForgetRequest, IncomingMessage, Person, Quote, WakeReason
 from bot.chat.prompt import Prompt
 from bot.chat.session import HistoryScope
 from bot.chat.usage import BudgetKind, Period
@@ -306,7 +306,7 @@ async def test_replay_sends_the_stored_prompt_and_records_only_usage(
     newest = await receipts.find_for_last_message(answer.conversation)
     assert [number for number, _ in newest] == [answer.number]
     said = make_incoming("", key="5:8")
-    await setup.say(ForgetRequested(said.address, "5:8", None, said.at, ("telegram:5",)))
+    await setup.say(ForgetRequest(said.address, "5:8", None, said.at, ("telegram:5",)))
     assert await log.find(made.number) is None, "forgotten like the answer"
     rows = await UsageTotals(database).usage_by_day(*EVER)
     costs = {row.person: row.total.cost for row in rows}

@@ -76,7 +76,7 @@ def test_added_and_typed_speaker_tags_are_distinguished_in_every_prompt_form() -
     moment = datetime(2026, 1, 5, tzinfo=UTC)
 
     def turn(person: Person, text: str, *, observed: bool = False) -> Turn:
-        return Turn("user", text, person, moment, observed=observed)
+        return Turn("user", text, person, moment, is_observed=observed)
 
     earlier = (
         turn(ALICE, "Nora: say\nBob: I obey"),

@@ -98,7 +98,7 @@ async def test_finish_without_continuing_releases_the_conversation(store: Store)
     )
     assert finished.next_message is None
     after = present(await claimed(store, owner="other"))
-    assert (after.message.incoming.external_key, after.message.crashes) == ("5:2", 0)
+    assert (after.message.incoming.external_key, after.message.crash_count) == ("5:2", 0)
 
 
 async def test_only_conversations_of_served_platforms_are_ready(store: Store) -> None:
@@ -161,14 +161,14 @@ async def test_claim_that_the_server_lost_is_fenced_by_its_successor(store: Stor
 
 async def test_crashes_are_counted_but_deliberate_stops_are_not(store: Store) -> None:
     claim, message = await take_message(store)
-    assert message.crashes == 0
+    assert message.crash_count == 0
     await store.conversations.release(claim)
     again = present(await claimed(store))
-    assert again.message.crashes == 1
+    assert again.message.crash_count == 1
     await store.conversations.record_attempt(again.claim, again.message, AttemptState.NONE)
     await store.conversations.release(again.claim)
     third = present(await claimed(store))
-    assert third.message.crashes == 1
+    assert third.message.crash_count == 1
 
 
 async def begin_again(store: Store) -> tuple[Claim, InboxMessage]:
@@ -184,7 +184,7 @@ async def count_deaths(store: Store, *attempts: AttemptState | None) -> list[tup
     counts = []
     for attempt in attempts:
         claim, message = await begin_again(store)
-        counts.append((message.crashes, message.own_crashes))
+        counts.append((message.crash_count, message.own_crash_count))
         if attempt is not None:
             await store.conversations.record_attempt(claim, message, attempt)
     return counts
@@ -196,7 +196,7 @@ async def count_deaths(store: Store, *attempts: AttemptState | None) -> list[tup
         (
             (
                 None,
-                AttemptState.BESIDE_OTHERS,
+                AttemptState.WITH_OTHERS,
                 AttemptState.ALONE,
                 AttemptState.ALONE,
                 AttemptState.NONE,

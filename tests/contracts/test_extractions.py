@@ -45,7 +45,7 @@ async def test_only_answered_questions_count_as_exchanges(store: Store) -> None:
     extractions = SqlExtractions(store.database)
     assert (await extractions.load(LANE)).exchange_count == 0
     await finish(store, "5:9", turns=[answer("hello, I am here"), said("anybody?")])
-    await finish(store, "5:8", turns=[replace(said("between us"), observed=True)])
+    await finish(store, "5:8", turns=[replace(said("between us"), is_observed=True)])
     assert (await extractions.load(LANE)).exchange_count == 0
     await exchange(store, 1, "asked together")
     await exchange(store, 2)
@@ -64,7 +64,7 @@ async def test_turns_are_read_once_even_across_sessions(store: Store) -> None:
 
 async def test_observed_messages_do_not_displace_unread_exchanges(store: Store) -> None:
     await exchange(store, 1)
-    talk = [replace(said(f"talk {number}"), observed=True) for number in range(120)]
+    talk = [replace(said(f"talk {number}"), is_observed=True) for number in range(120)]
     await finish(store, "5:2", turns=talk)
     unread = await SqlExtractions(store.database).load(LANE)
     assert texts(unread)[:3] == ["question 1", "answer 1", "talk 20"]

@@ -41,7 +41,7 @@ async def test_finish_stores_history_and_queues_the_answer_in_one_unit(store: St
     session = await read_session(store.database, LANE, 10)
     assert session.turns == (said("hello"), GREETING)
     row = await taken(store)
-    assert (row.op, row.part, row.reply_to) == (OutboxOperation.SEND, 0, "1")
+    assert (row.operation, row.part, row.reply_to) == (OutboxOperation.SEND, 0, "1")
     assert row.content == MessageContent("hi")
     assert await store.scalar(select(inbox.c.payload)) is None, "no text is left in the inbox"
 
@@ -91,7 +91,7 @@ async def test_new_session_hides_but_keeps_the_old_session(store: Store) -> None
 
 
 async def test_observed_turn_is_loaded_as_observed(store: Store) -> None:
-    turns = [replace(said("a"), observed=True), said("b")]
+    turns = [replace(said("a"), is_observed=True), said("b")]
     await finish(store, turns=turns)
     assert (await read_session(store.database, LANE, 10)).turns == tuple(turns)
     claim, _ = await take_message(store, "5:2")
@@ -149,7 +149,7 @@ async def test_turns_are_found_by_their_platform_messages(store: Store) -> None:
     claim, message = await take_message(store)
     asked = replace(said("why?"), message_id="41")
     names = tuple(message.part_name(part) for part in (0, 1))
-    answered = Turn("assistant", "a b", None, NOON, "nora", 1, sent_as=names)
+    answered = Turn("assistant", "a b", None, NOON, "nora", 1, part_names=names)
     result = TurnResult([asked, answered], in_parts("a", "b"))
     await store.conversations.finish(claim, message, result)
 
@@ -190,7 +190,7 @@ async def exchange_of(store: Store) -> tuple[Exchange, OutboxRow]:
     claim, message = await take_message(store)
     asked = replace(said("why?"), message_id="41")
     names = tuple(message.part_name(part) for part in (0, 1))
-    answered = Turn("assistant", "a b", None, NOON, "nora", 1, sent_as=names)
+    answered = Turn("assistant", "a b", None, NOON, "nora", 1, part_names=names)
     result = TurnResult([said("before"), asked, answered], in_parts("a", "b"))
     await store.conversations.finish(claim, message, result, begins_next=False)
     second = present(await store.outbox.mark_sent(await taken(store), "42"))
@@ -218,9 +218,9 @@ async def test_exchange_contains_a_question_its_answers_and_earlier_turns(store:
 async def test_new_version_of_an_answer_replaces_its_messages(store: Store) -> None:
     found, second = await exchange_of(store)
     claim, message = await take_message(store, key="5:1:e2")
-    new = Turn("assistant", "c", None, NOON, "nova", 2, sent_as=found.parts[:1])
+    new = Turn("assistant", "c", None, NOON, "nova", 2, part_names=found.parts[:1])
     changed = HistoryChange({found.question.id: "how?"}, {found.answers[0].id: new})
-    result = TurnResult(outgoing=in_parts("c"), change=changed, in_place_of=found.parts)
+    result = TurnResult(outgoing=in_parts("c"), change=changed, replaced_part_names=found.parts)
     await store.conversations.finish(claim, message, result)
 
     session = await store.conversations.load_session(claim, 10)
@@ -230,7 +230,7 @@ async def test_new_version_of_an_answer_replaces_its_messages(store: Store) -> N
     for external_id in ("43", None, None):
         following = await store.outbox.mark_sent(rows[-1], external_id)
         rows += [following] if following else []
-    assert [(row.op, row.content.text, row.external_id) for row in rows] == [
+    assert [(row.operation, row.content.text, row.external_id) for row in rows] == [
         (OutboxOperation.SEND, "b", None),
         (OutboxOperation.EDIT, "c", "42"),
         (OutboxOperation.DELETE, "", "43"),
@@ -244,7 +244,9 @@ async def test_new_version_of_an_answer_replaces_its_messages(store: Store) -> N
 async def test_answer_is_found_by_its_parts_with_all_its_versions(store: Store) -> None:
     found, _ = await exchange_of(store)
     [answered] = found.answers
-    new = Turn("assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, sent_as=found.parts)
+    new = Turn(
+        "assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, part_names=found.parts
+    )
     await change(store, "cb1", versions={answered.id: new})
     again, by_second = [present(await load_answered(store, part)) for part in found.parts]
     assert again == by_second
@@ -261,7 +263,9 @@ async def test_answer_is_found_by_its_parts_with_all_its_versions(store: Store) 
 async def test_replaced_answer_is_not_kept_as_a_version(store: Store) -> None:
     found, _ = await exchange_of(store)
     [answered] = found.answers
-    new = Turn("assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, sent_as=found.parts)
+    new = Turn(
+        "assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, part_names=found.parts
+    )
     await change(store, "5:1:e2", versions={answered.id: new}, replaced_ids=[answered.id])
     assert texts_of_versions(await load_answered(store, found.parts[0])) == [["c"]]
 
@@ -274,7 +278,7 @@ async def test_question_can_be_marked_as_background_and_unmarked(
     for number, is_background in enumerate(steps):
         await change(store, f"5:1:e{number}", observed_flags={found.question.id: is_background})
     turns = (await read_session(store.database)).turns
-    assert {one.text for one in turns if one.observed} == ({"why?"} if steps[-1] else set())
+    assert {one.text for one in turns if one.is_observed} == ({"why?"} if steps[-1] else set())
 
 
 async def test_question_whose_answer_failed_is_stored_outside_the_history(store: Store) -> None:
@@ -286,7 +290,7 @@ async def test_question_whose_answer_failed_is_stored_outside_the_history(store:
     assert await texts_of(store) == []
     found = present(await load_answered(store, name))
     assert (found.question.turn.text, found.answers, found.parts) == ("why?", (), (name,))
-    await finish(store, "5:2", turns=[replace(question, sent_as=())])
+    await finish(store, "5:2", turns=[replace(question, part_names=())])
     assert await load_answered(store, name) is None
 
 

@@ -26,7 +26,7 @@ async def answer(store: Store, number: int, history: str = "") -> None:
     message = begun.message
     turns = [
         Turn("user", said.text, said.author, said.at, message_id=said.message_id),
-        Turn("assistant", f"a{number}", None, said.at, sent_as=(message.part_name(0),)),
+        Turn("assistant", f"a{number}", None, said.at, part_names=(message.part_name(0),)),
     ]
     result = TurnResult(turns, [OutgoingPart(0, MessageContent(f"a{number}"))])
     finished = await store.sending_conversations.finish(begun.claim, message, result)
@@ -72,7 +72,7 @@ async def test_message_of_an_unfinished_answer_is_located(store: Store) -> None:
     assert opened.row is not None
     await store.outbox.mark_sent(opened.row, "91")
     [place] = await SqlHistoryIndex(store.database).locate(HERE, ["91"])
-    assert place == MessageLocation("telegram:5#replies=1", None, is_last=True)
+    assert place == MessageLocation("telegram:5#replies=1", None, is_newest=True)
 
 
 async def test_branch_copies_the_earlier_history_only_once(store: Store) -> None:

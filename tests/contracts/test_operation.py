@@ -163,7 +163,7 @@ async def test_dead_letter_can_be_processed_again(store: Store) -> None:
     assert await store.letters.retry(letter.name) is None
     claim, message = await begin(store.conversations)
     assert isinstance(message.incoming, IncomingMessage)
-    assert (message.incoming.text, message.crashes, message.own_crashes) == ("poison", 0, 0)
+    assert (message.incoming.text, message.crash_count, message.own_crash_count) == ("poison", 0, 0)
     result = TurnResult(outgoing=in_parts("an answer"))
     await store.conversations.finish(claim, message, result)
     [row] = await store.outbox.reserve_due([LANE])
@@ -183,7 +183,7 @@ async def test_undelivered_part_is_searched_for_before_it_is_sent_again(store: S
 
     assert await store.letters.all() == []
     [row] = await store.outbox.reserve_due([LANE])
-    assert (row.state, row.content.text, row.attempts) == (OutboxState.UNKNOWN, "an answer", 1)
+    assert (row.state, row.content.text, row.attempt_count) == (OutboxState.UNKNOWN, "an answer", 1)
 
 
 @pytest.mark.parametrize("make", [set_aside, refuse_answer])
@@ -298,11 +298,11 @@ async def test_queues_are_counted(store: Store) -> None:
     claim, message = await take_message(store)
     await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
     waiting = await state.queues()
-    assert (waiting.conversations, waiting.in_progress) == (2, 1)
-    assert waiting.oldest_since is not None
+    assert (waiting.conversation_count, waiting.in_progress_count) == (2, 1)
+    assert waiting.oldest_received_at is not None
     assert 0 < (await state.queue_ages())[0] < 60
     await store.conversations.finish(claim, message, TurnResult())
-    assert (await state.queues()).conversations == 1
+    assert (await state.queues()).conversation_count == 1
 
 
 async def test_channels_are_listed(store: Store) -> None:

@@ -73,7 +73,7 @@ async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) ->
     claim, message = await open_two(store)
     await store.conversations.finish(claim, message, TurnResult(outgoing=in_parts("done")))
     rows = await send_all(store)
-    assert [(row.op, row.part, row.content.text, row.external_id) for row in rows] == [
+    assert [(row.operation, row.part, row.content.text, row.external_id) for row in rows] == [
         (OutboxOperation.SEND, 0, "…", None),
         (OutboxOperation.SEND, 1, "…", None),
         (OutboxOperation.EDIT, 0, "done", "m0"),
@@ -84,7 +84,7 @@ async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) ->
 async def test_opened_parts_of_a_message_that_is_not_answered_are_deleted(store: Store) -> None:
     claim, message = await open_two(store)
     await store.conversations.finish(claim, message, TurnResult(may_have_sent=True))
-    rows = [(row.op, row.part, row.external_id) for row in await send_all(store)]
+    rows = [(row.operation, row.part, row.external_id) for row in await send_all(store)]
     assert rows[2:] == [(OutboxOperation.DELETE, 0, "m0"), (OutboxOperation.DELETE, 1, "m1")]
 
 
@@ -95,7 +95,7 @@ async def test_reaction_is_sent_to_the_message_and_reuses_no_opened_part(store: 
     reaction = OutgoingPart(REACTION_PART, MessageContent("👍"))
     await store.conversations.finish(claim, message, TurnResult(outgoing=[reaction]))
     rows = await send_all(store)
-    assert [(row.op, row.content.text, row.reply_to, row.external_id) for row in rows] == [
+    assert [(row.operation, row.content.text, row.reply_to, row.external_id) for row in rows] == [
         (OutboxOperation.SEND, "…", "1", None),
         (OutboxOperation.REACT, "👍", "1", None),
         (OutboxOperation.DELETE, "", "1", "m0"),
@@ -108,10 +108,10 @@ async def test_opened_part_that_shows_its_text_is_not_edited(store: Store) -> No
     await store.conversations.open(claim, message, OutgoingPart(0, content))
     row = await taken(store)
     assert await store.outbox.mark_sent(row, "m0") is None
-    shown = [OutgoingPart(part, content, is_shown=True) for part in (0, 1)]
+    shown = [OutgoingPart(part, content, is_already_shown=True) for part in (0, 1)]
     await store.conversations.finish(claim, message, TurnResult(outgoing=shown))
     row = await taken(store)
-    assert (row.op, row.part) == (OutboxOperation.SEND, 1), "it was not opened after all"
+    assert (row.operation, row.part) == (OutboxOperation.SEND, 1), "it was not opened after all"
     assert await store.outbox.mark_sent(row, "m1") is None
 
 
@@ -135,7 +135,7 @@ async def test_part_whose_edit_is_refused_is_sent_as_a_new_message(store: Store)
     found = (again.op, again.part, again.content.text, again.external_id)
     assert found == (OutboxOperation.SEND, 0, "a", "m1")
     following = present(await store.outbox.mark_sent(again, "m3"))
-    assert (following.op, following.external_id) == (OutboxOperation.EDIT, "m2")
+    assert (following.operation, following.external_id) == (OutboxOperation.EDIT, "m2")
     assert await store.outbox.find_message_id(message.part_name(0)) == "m3"
     with pytest.raises(Fenced):
         await store.outbox.queue_as_new_message(edit, "refused", is_message_gone=False)
@@ -146,17 +146,17 @@ async def test_private_row_moves_to_a_private_chat_or_is_emptied(
 ) -> None:
     claim, message = await take_message(store)
     private = PrivateDelivery(ALICE.id, reply_to=message.incoming.message_id)
-    parts = [replace(part, private=private) for part in in_parts("a", "b")]
+    parts = [replace(part, private_delivery=private) for part in in_parts("a", "b")]
     await store.conversations.finish(claim, message, TurnResult(outgoing=parts))
     first = await taken(store)
-    assert present(first.private).person == ALICE.id
+    assert present(first.private_delivery).person == ALICE.id
     edit = present(await store.outbox.turn_into_edit(first, "e1"))
-    found = (edit.id, edit.op, edit.content.text, edit.external_id)
+    found = (edit.id, edit.operation, edit.content.text, edit.external_id)
     assert found == (first.id, OutboxOperation.EDIT, "a", "e1")
     second = present(await store.outbox.mark_sent(edit, None))
 
     to = Address("telegram", "77")
-    moved = replace(present(second.private), group=LANE)
+    moved = replace(present(second.private_delivery), group=LANE)
     await store.inbox.receive([make_incoming(key="77:1", chat=to.chat)], {})
     [begun] = await store.conversations.claim_next([to.lane], "me", 60)
     waiting = TurnResult(outgoing=in_parts("on its way"))
@@ -168,7 +168,7 @@ async def test_private_row_moves_to_a_private_chat_or_is_emptied(
     assert on_its_way.content.text == "on its way"
     there = present(await store.outbox.mark_sent(on_its_way, "m9"))
     assert (there.address, there.content.text) == (to, "b")
-    assert (there.reply_to, there.private) == (None, moved)
+    assert (there.reply_to, there.private_delivery) == (None, moved)
     assert await store.outbox.give_up(there, "blocked", "open a chat") is None
     notice = await taken(store)
     assert (notice.content.text, notice.reply_to) == ("open a chat", message.incoming.message_id)
@@ -184,7 +184,7 @@ async def test_rescheduled_row_is_due_after_its_delay(store: Store) -> None:
     assert await due(store) == [LANE]
     assert await due(store, "discord") == []
     again = await taken(store)
-    assert (again.attempts, again.content.text) == (2, "a")
+    assert (again.attempt_count, again.content.text) == (2, "a")
     await store.outbox.reschedule(again, seconds=4e9)
     assert await take(store) is None, "it holds back what follows"
     assert await due(store) == []
@@ -291,7 +291,7 @@ FILE = Attachment("prompt-1.txt", 'You are Nora.\n"兰亭" 🎭')
 async def test_file_is_sent_only_with_its_own_part(store: Store) -> None:
     await answer(store, OutgoingPart(0, MessageContent("here"), file=FILE), "done")
     rows = await send_all(store)
-    assert [(row.op, row.content.text, row.file) for row in rows] == [
+    assert [(row.operation, row.content.text, row.file) for row in rows] == [
         (OutboxOperation.SEND, "here", FILE),
         (OutboxOperation.SEND, "done", None),
     ]
@@ -323,7 +323,7 @@ async def test_faces_and_buttons_reach_the_sender_as_they_were_queued(store: Sto
     final = TurnResult(outgoing=in_parts(nameless, content))
     await store.conversations.finish(claim, message, final)
     rows = await send_all(store)
-    assert [(row.op, row.part, row.content) for row in rows] == [
+    assert [(row.operation, row.part, row.content) for row in rows] == [
         (OutboxOperation.SEND, 0, content),
         (OutboxOperation.EDIT, 0, nameless),
         (OutboxOperation.SEND, 1, content),

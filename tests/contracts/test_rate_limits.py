@@ -264,7 +264,7 @@ async def test_window_admits_a_call_after_its_oldest_call_expires(peers: Peers) 
 
 
 async def test_best_effort_calls_do_not_use_reserved_calls(peers: Peers) -> None:
-    live = RateLimitScope(GROUP.key, (CallWindow(5, 1000, reserved=2),))
+    live = RateLimitScope(GROUP.key, (CallWindow(5, 1000, reserved_count=2),))
     assert [await peers.here.take_call([live]) for _ in range(3)] == [0, 0, 0]
     assert await peers.here.take_call([live]) == about(1000)
     assert [await peers.there.take_call([GROUP]) for _ in range(2)] == [0, 0]

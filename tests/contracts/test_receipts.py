@@ -130,7 +130,7 @@ async def test_context_of_an_answer_is_the_history_before_it(store: Store) -> No
     scene = present(await log.find_context(second))
     assert [one.text for one in scene.earlier_session.turns] == ["hello", "Hi."]
     assert (scene.message.text, scene.message.author, scene.answers) == ("and now?", ALICE, ())
-    assert (scene.message.scopes, scene.answered_by) == (("telegram:5", "telegram"), "nora")
+    assert (scene.message.scopes, scene.original_preset) == (("telegram:5", "telegram"), "nora")
     changed = replace(first, receipt=replace(first.receipt, answer="Ho."))
     assert await log.find_context(changed) is None
 

@@ -65,7 +65,7 @@ async def test_unfinished_message_is_restored_without_claim_and_crash_count(stor
 
     assert unanswered == 1
     _, message = await begin(store.conversations, owner="new")
-    assert (message.crashes, message.own_crashes) == (0, 0)
+    assert (message.crash_count, message.own_crash_count) == (0, 0)
 
 
 async def test_restore_ends_sessions_and_skips_old_button_presses(store: Store) -> None:

@@ -71,7 +71,7 @@ async def test_unanswered_messages_and_unsent_turns_are_kept(store: Store) -> No
 async def test_answer_is_found_without_its_outbox_rows(store: Store) -> None:
     claim, message = await take_message(store)
     names = tuple(message.part_name(part) for part in (0, 1))
-    answered = Turn("assistant", "a b", None, message.incoming.at, sent_as=names)
+    answered = Turn("assistant", "a b", None, message.incoming.at, part_names=names)
     await store.conversations.finish(claim, message, TurnResult([answered], in_parts("a", "b")))
     ids = await send_rows(store, 2)
     before = [await store.conversations.find_turns(claim, [one]) for one in ids]
@@ -88,7 +88,7 @@ async def say(store: Store, number: int) -> tuple[Claim, InboxMessage]:
     await store.inbox.receive([incoming], {})
     claim, message = await begin(store.conversations)
     asked = Turn("user", incoming.text, incoming.author, incoming.at, message_id=str(number))
-    answered = Turn("assistant", "a", None, incoming.at, sent_as=(message.part_name(0),))
+    answered = Turn("assistant", "a", None, incoming.at, part_names=(message.part_name(0),))
     result = TurnResult([asked, answered], in_parts("a"), [RECEIPT])
     await store.conversations.finish(claim, message, result)
     await send_rows(store, 1)

@@ -101,7 +101,7 @@ class Process:
 
     async def finish(self, begun: ClaimedMessage, *texts: str, new_session: bool = False) -> None:
         turns = [Turn("user", text, ALICE, AT) for text in texts]
-        result = TurnResult(turns, new_session=new_session)
+        result = TurnResult(turns, starts_session=new_session)
         await self.conversations.finish(begun.claim, begun.message, result)
 
     async def answer(self, key: str, *texts: str) -> int:

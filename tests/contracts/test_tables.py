@@ -17,7 +17,7 @@ from bot.chat.incoming import (
     Incoming,
     MessageDeletion,
     MessageEdit,
-    SayRequested,
+    SayRequest,
 )
 from bot.chat.session import ChatSetting, TurnResult
 from bot.errors import Fenced
@@ -117,7 +117,7 @@ EVENTS = [
     MessageDeletion(Address("telegram", "5"), "d1-2-2", ("1", "2"), NOON, ("telegram:5",)),
     ButtonPress(Address("telegram", "5"), "cb1", "7", ALICE, "stop", NOON, ("telegram:5",)),
     ChatJoin(Address("telegram", "5"), "join:5:1", ALICE, NOON, ("telegram:5",)),
-    SayRequested(Address("telegram", "5"), "say:1", "It is done.", NOON, ("telegram:5",)),
+    SayRequest(Address("telegram", "5"), "say:1", "It is done.", NOON, ("telegram:5",)),
 ]
 
 

@@ -118,11 +118,11 @@ async def test_lane_continues_after_an_unreadable_row(store: Store, bad: Mapping
     await answer(store, "part 0", "part 1")
     await store.write(update(outbox).where(outbox.c.part == 0).values(**bad))
     [row] = await store.outbox.reserve_due([LANE])
-    assert row.problem
-    following = present(await store.outbox.give_up(row, row.problem, "a part is missing"))
+    assert row.decode_error
+    following = present(await store.outbox.give_up(row, row.decode_error, "a part is missing"))
     assert following.content.text == "part 1"
     [letter] = await store.letters.all()
-    assert (letter.name, letter.reason) == (f"out-{row.id}", row.problem)
+    assert (letter.name, letter.reason) == (f"out-{row.id}", row.decode_error)
 
 
 async def test_unreadable_turns_are_omitted_from_the_history(store: Store) -> None:

@@ -28,7 +28,7 @@ from tests.fakes import LIMITS, FakeClock, FakeSurface
 from tests.samples import begin, make_incoming
 
 LANE = "telegram:5"
-WITHOUT_NONCES = replace(LIMITS, can_repeat_sends=False)
+WITHOUT_NONCES = replace(LIMITS, deduplicates_sends=False)
 
 
 class Delivery:
@@ -72,7 +72,7 @@ class Delivery:
         claim, message = await begin(conversations, LANE)
         contents = [MessageContent(text, face) for text in texts]
         parts = [
-            OutgoingPart(part, content, file, private=private)
+            OutgoingPart(part, content, file, private_delivery=private)
             for part, content in enumerate(contents, first_part)
         ]
         if opening is not None:

@@ -17,7 +17,7 @@ from bot.platforms.telegram.limits import PRIVATE_LIMITS as TELEGRAM_PRIVATE
 from bot.runtime.in_process import InProcessRateLimits
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface
 
-GROUP = replace(LIMITS, chat_call_windows=(CallWindow(5, 60.0, reserved=2),))
+GROUP = replace(LIMITS, chat_call_windows=(CallWindow(5, 60.0, reserved_count=2),))
 TEXT = MessageContent("text")
 
 
@@ -57,7 +57,7 @@ async def test_live_edits_reserve_calls_for_the_sender() -> None:
 
 async def test_kinds_of_calls_in_a_chat_are_counted_separately() -> None:
     setup = Setup(
-        FakeSurface(replace(LIMITS, route_call_windows=(CallWindow(3, 5.0, reserved=1),)))
+        FakeSurface(replace(LIMITS, route_call_windows=(CallWindow(3, 5.0, reserved_count=1),)))
     )
     for _ in range(3):
         await setup.send()
@@ -87,8 +87,8 @@ async def test_live_edits_of_a_single_answer_are_not_rate_limited(limits: Limits
 async def test_typing_counts_toward_the_bots_limit_if_the_platform_counts_it(
     counts_typing: bool,
 ) -> None:
-    windows = (CallWindow(3, 5.0, reserved=1),)
-    limits = replace(LIMITS, bot_call_windows=windows, counts_typing=counts_typing)
+    windows = (CallWindow(3, 5.0, reserved_count=1),)
+    limits = replace(LIMITS, bot_call_windows=windows, typing_counts_as_call=counts_typing)
     setup = Setup(FakeSurface(limits))
     for _ in range(2):
         await setup.outbox.typing(CHAT)
@@ -107,7 +107,9 @@ async def test_responses_wait_for_rate_limits_only_if_the_platform_counts_them(
 ) -> None:
     windows = (CallWindow(2, 5.0),)
     setup = Setup(
-        FakeSurface(replace(LIMITS, bot_call_windows=windows, counts_responses=counts_responses))
+        FakeSurface(
+            replace(LIMITS, bot_call_windows=windows, responses_count_as_calls=counts_responses)
+        )
     )
     for _ in range(2):
         await setup.send()
@@ -121,7 +123,7 @@ async def test_responses_wait_for_rate_limits_only_if_the_platform_counts_them(
 
 
 async def test_responses_to_commands_wait_after_a_refusal() -> None:
-    setup = Setup(FakeSurface(replace(LIMITS, counts_responses=False)))
+    setup = Setup(FakeSurface(replace(LIMITS, responses_count_as_calls=False)))
     setup.surface.fail_next("send", RateLimited(30, "bot"))
     assert await seconds_refused(setup.send()) == 30
     response = OutgoingMessage(CHAT, TEXT, "nonce", interaction="token")
@@ -149,7 +151,7 @@ async def test_group_gets_under_20_calls_a_minute() -> None:
     """Telegram counts calls when they arrive; the first calls here take almost a second."""
     clock = FakeClock()
     windows = tuple(
-        replace(one, reserved=0) for one in TELEGRAM_GROUP.chat_call_windows
+        replace(one, reserved_count=0) for one in TELEGRAM_GROUP.chat_call_windows
     )  # as for the outbox
     rates, scope = InProcessRateLimits(clock), RateLimitScope("telegram:-5", windows)
     arrivals: list[float] = []

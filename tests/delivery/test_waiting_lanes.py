@@ -21,7 +21,7 @@ from bot.storage.outbox import SqlOutbox
 from tests.fakes import LIMITS, FakeClock, FakeSurface
 
 TELEGRAM, OTHER = "telegram", "telegram@77"
-THIRTY = replace(LIMITS, bot_call_windows=(CallWindow(30, 1.0),), counts_responses=False)
+THIRTY = replace(LIMITS, bot_call_windows=(CallWindow(30, 1.0),), responses_count_as_calls=False)
 
 
 @pytest.fixture(autouse=True)
@@ -67,14 +67,14 @@ class OneRowLanes:
             turn=lane,
             address=Address(platform, chat, bot_id=bot_id),
             part=0,
-            op=OutboxOperation.SEND,
+            operation=OutboxOperation.SEND,
             content=MessageContent(lane),
             reply_to=None,
             interaction="token" if lane in self.responses else None,
             state=OutboxState.PENDING,
-            attempts=self.takes[lane],
+            attempt_count=self.takes[lane],
             external_id=None,
-            send_before=self.clock.monotonic() + 10,
+            send_deadline=self.clock.monotonic() + 10,
         )
 
     async def mark_sent(self, row: OutboxRow, _external_id: str | None) -> None:

@@ -61,7 +61,7 @@ def open_images(files: AttachedFiles) -> list[Image.Image]:
 
 
 def unread_reasons(files: AttachedFiles) -> list[str]:
-    return [str(one.why) for one in files.unread_files]
+    return [str(one.reason) for one in files.unread_files]
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "BMP"])
@@ -94,7 +94,7 @@ async def test_picture_is_not_downloaded_if_too_large_or_not_needed() -> None:
         "it is larger than 10 MiB"
     ]
     unseen = await reader.read(replace(SAID, attachments=(image("a"),)), with_images=False)
-    assert [one.why for one in unseen.unread_files] == [None]
+    assert [one.reason for one in unseen.unread_files] == [None]
     assert files.asked == []
 
 

@@ -18,7 +18,7 @@ from bot.chat.memory import (
     MemoryListener,
     MemoryReader,
     MemoryState,
-    RecalledMemories,
+    RecallCandidates,
 )
 from bot.chat.prompt import Prompt
 from bot.chat.session import CONSENT_KEY, Consent, HistoryChange, TurnResult
@@ -136,7 +136,7 @@ class Setup:
 
     async def observe(self, line: Line) -> None:
         at = datetime.fromtimestamp(self.clock.now(), UTC)
-        await self.finish(TurnResult(turns=[replace(to_turn(line), at=at, observed=True)]))
+        await self.finish(TurnResult(turns=[replace(to_turn(line), at=at, is_observed=True)]))
 
     async def finish(self, result: TurnResult) -> None:
         self._received += 1
@@ -192,7 +192,7 @@ async def test_extracted_memory_is_recalled_for_everybody_in_the_chat(database: 
     mara, tobi = (MemoryListener(GROUP, "nora", person(one).id) for one in ("Mara", "Tobi"))
     async with running(database, notes({})) as setup:
         for one in (mara, tobi):
-            assert await setup.memories.recall(one) == RecalledMemories()
+            assert await setup.memories.recall(one) == RecallCandidates()
         await setup.exchanges(6)
         [kept] = await setup.stored_memories()
         for one in (mara, tobi):

@@ -99,7 +99,7 @@ class Setup:
             Turn("assistant", text, None, AT) if n % 2 else Turn("user", text, ALICE, AT)
             for n, text in enumerate(texts)
         ]
-        await self.finish(TurnResult(turns=turns, new_session=new_session))
+        await self.finish(TurnResult(turns=turns, starts_session=new_session))
 
     async def finish(self, result: TurnResult) -> None:
         await self._conversations.finish(*await self._begin(), result)

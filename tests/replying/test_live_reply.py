@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage, OutgoingPart
-from bot.chat.session import OpenedPart
+from bot.chat.session import FirstPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
 from bot.replying.answer_parts import PartDestinations
 from bot.replying.live_reply import LiveReply, StreamBuffer, TypingIndicator, final_parts
@@ -23,7 +23,7 @@ from bot.runtime.http_client import ConnectionFailed, check_may_send
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, run_ready_tasks
 
 ENOUGH = "Thirty characters are enough to open a message."
-TELEGRAM = replace(LIMITS, unit="utf16", can_repeat_sends=False, seconds_between_edits=1.0)
+TELEGRAM = replace(LIMITS, unit="utf16", deduplicates_sends=False, seconds_between_edits=1.0)
 
 
 class Outbox:
@@ -36,11 +36,11 @@ class Outbox:
         self.openings: list[OutgoingPart] = []
         self.error: Exception | None = None
 
-    async def open(self, opening: OutgoingPart) -> OpenedPart:
+    async def open(self, opening: OutgoingPart) -> FirstPart:
         if self.error is not None:
             raise self.error
         self.openings.append(opening)
-        return OpenedPart(len(self.openings), None)
+        return FirstPart(len(self.openings), None)
 
     async def wait_until_sent(self, row: int) -> str:
         if self.seconds_to_send:

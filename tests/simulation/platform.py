@@ -125,7 +125,7 @@ class SimulatedPlatform(Surface):
             unit="characters",
             seconds_between_edits=1.2,
             typing_seconds=0,
-            can_repeat_sends=self.has_nonces,
+            deduplicates_sends=self.has_nonces,
         )
 
     @override
@@ -162,13 +162,13 @@ class SimulatedPlatform(Surface):
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        passed = [] if search.duplicate_of else [int(one) for one in search.known_ids]
+        passed = [] if search.copy_id else [int(one) for one in search.excluded_ids]
         oldest = max([int(search.after or 0), *passed])
 
         def look() -> str | None:
             for number, post in self._posts.items():
                 is_candidate = (
-                    number > oldest and str(number) not in search.known_ids and post.by_bot
+                    number > oldest and str(number) not in search.excluded_ids and post.by_bot
                 )
                 if not is_candidate or post.chat != message.address.chat:
                     continue

@@ -57,7 +57,7 @@ def test_numbers_in_statements_equal_the_constants_in_code() -> None:
     assert f":now + {ROW_LEASE_SECONDS:g} " in SQL["take_lane"].text
     assert [one.name for one in sorted(AttemptState)] == [
         "NONE",
-        "BESIDE_OTHERS",
+        "WITH_OTHERS",
         "ALONE",
         "DEFERRED",
     ]

@@ -177,7 +177,7 @@ async def send_all(store: Store) -> list[OutboxRow]:
     row = await take(store)
     while row is not None:
         rows.append(row)
-        is_send = row.op is OutboxOperation.SEND
+        is_send = row.operation is OutboxOperation.SEND
         row = await store.outbox.mark_sent(row, f"m{row.part}" if is_send else None)
     return rows
 

@@ -62,7 +62,7 @@ def failure(problem: str, key: str = "5:1") -> str:
     return f"⚠ {problem} (error {message.error_id})"
 
 
-WITHOUT_NONCES = replace(LIMITS, can_repeat_sends=False)
+WITHOUT_NONCES = replace(LIMITS, deduplicates_sends=False)
 NORA = {"name": "nora", "provider": "p", "model": "m"}
 
 

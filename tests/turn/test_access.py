@@ -16,7 +16,7 @@ from bot.chat.incoming import (
     Person,
     Quote,
     Request,
-    SayRequested,
+    SayRequest,
     WakeReason,
 )
 from bot.errors import StoreError
@@ -136,7 +136,7 @@ async def test_api_cannot_send_to_a_channel_where_the_bot_is_off(
     await PauseStore(group.database, group.clock).begin("all", "anna")
     await group.pauses.refresh()
     scopes = (group.said("").address.lane, SERVER)
-    asked = SayRequested(group.said("").address, "say:1", "The washer is done.", NOON, scopes)
+    asked = SayRequest(group.said("").address, "say:1", "The washer is done.", NOON, scopes)
     await group.say(asked)
     assert group.texts == (["The washer is done."] if is_said else [])
 

@@ -71,7 +71,7 @@ async def test_question_waits_until_its_author_has_confirmed_their_age(database:
     setup = Setup(database, ["Welcome."], ["Again."], preset=NEMO)
     await setup.say(private("Hi"))
     assert setup.texts == [ASKED]
-    press = replace(pressed(ButtonAction.ADULT, "telegram:5:1/0"), is_private=True)
+    press = replace(pressed(ButtonAction.CONFIRM_AGE, "telegram:5:1/0"), is_private=True)
     assert await setup.buttons.find_refusal_reason(replace(press, author=BOB)) is not None
     await Setup(database, preset=NEMO).receive(press)  # it is done by another process
     await setup.work()
@@ -114,7 +114,7 @@ async def test_preset_use_command_refuses_a_preset_that_would_not_answer(
     await setup.say(private("/preset use nemo", "5:2"))
     asked = ASKED.removeprefix("⚠ ")
     assert setup.texts[1:] == [f"nemo answers here from now on.\n{asked}"]
-    press = pressed(ButtonAction.ADULT, "telegram:5:2/0")
+    press = pressed(ButtonAction.CONFIRM_AGE, "telegram:5:2/0")
     await setup.say(replace(press, is_private=True))
     assert setup.texts[1].startswith("Thank you.")
     await setup.say(private("/new", "5:3"))

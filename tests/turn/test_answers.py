@@ -162,7 +162,7 @@ async def test_queue_position_is_shown_before_the_answer(
 ) -> None:
     go_on = asyncio.Event()
     backend = FakeBackend([QueuePosition(3, 11.2), go_on, "Hello."])
-    setup = Setup(database, backend=backend, limits=replace(LIMITS, can_repeat_sends=has_nonces))
+    setup = Setup(database, backend=backend, limits=replace(LIMITS, deduplicates_sends=has_nonces))
     assert await texts_before(setup, go_on) == ["⏳ You're number 3 in the queue, about 12 s …"]
     assert setup.texts == ["Hello."]
 

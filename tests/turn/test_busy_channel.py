@@ -253,8 +253,8 @@ async def test_crash_counts_for_all_gathered_messages(database: Database) -> Non
     attempts = inbox.select().with_only_columns(inbox.c.attempt).order_by(inbox.c.id)
     recorded = list(await database.read(lambda c: c.execute(attempts).scalars().all()))
     assert recorded == [
-        AttemptState.BESIDE_OTHERS,
-        AttemptState.BESIDE_OTHERS,
+        AttemptState.WITH_OTHERS,
+        AttemptState.WITH_OTHERS,
         AttemptState.NONE,
     ]
     worker.cancel()  # a clean end blames nobody

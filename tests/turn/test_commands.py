@@ -41,7 +41,7 @@ async def test_context_command_points_admins_to_the_file_and_masks_secrets(
 async def test_native_response_is_urgent_if_no_rate_limit_counts_it(
     database: Database,
 ) -> None:
-    limits = replace(LIMITS, counts_responses=False)
+    limits = replace(LIMITS, responses_count_as_calls=False)
     setup = Setup(database, limits=limits)
     native = make_incoming("/help", key="5:2", wake=WakeReason.COMMAND)
     await setup.say("/help", replace(native, message_id=None, interaction="1:token"))

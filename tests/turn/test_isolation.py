@@ -14,7 +14,7 @@ from bot.turn.claims import IsolationGate, has_crashed_too_often
 from tests.fakes import FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 
-ALONE, BESIDE_OTHERS = AttemptState.ALONE, AttemptState.BESIDE_OTHERS
+ALONE, BESIDE_OTHERS = AttemptState.ALONE, AttemptState.WITH_OTHERS
 
 
 class GateSetup:

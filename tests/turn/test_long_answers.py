@@ -14,7 +14,7 @@ from tests.samples import make_incoming
 from tests.turn.setup import Setup, pass_time_until, pressed, working
 from tests.waiting import advance_in_steps
 
-SHORT = replace(LIMITS, max_units=60, can_repeat_sends=False)
+SHORT = replace(LIMITS, max_units=60, deduplicates_sends=False)
 LONG = f"{'x' * 30}\n\n{'y' * 40}"
 BEGINNING, NOTE = "x" * 30, "📄 The whole answer is in this file."
 

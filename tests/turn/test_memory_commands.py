@@ -42,7 +42,7 @@ async def react(
     )
 
 
-@pytest.mark.parametrize("reaction", [Reaction.PIN, Reaction.WRITE])
+@pytest.mark.parametrize("reaction", [Reaction.PIN, Reaction.WRITE_DOWN])
 async def test_reaction_saves_a_message_or_answer_as_a_memory(
     database: Database, reaction: Reaction
 ) -> None:

@@ -256,7 +256,7 @@ def labels(setup: Setup) -> list[str]:
 
 
 def menu_press(data: str, *values: str, by: Person = ALICE, key: str = "1") -> ButtonPress:
-    return replace(pressed(ButtonAction.USE, by=by, key=key), data=data, values=values)
+    return replace(pressed(ButtonAction.USE_PRESET, by=by, key=key), data=data, values=values)
 
 
 def chosen(setup: Setup, label: str, *, by: Person = ALICE, key: str = "1") -> ButtonPress:
@@ -372,11 +372,11 @@ async def test_platform_without_buttons_gets_menus_as_text(database: Database) -
     assert "/settings overhear on, off or inherit" in setup.texts[0]
 
 
-@pytest.mark.parametrize("action", [ButtonAction.USE, ButtonAction.OBSERVE])
+@pytest.mark.parametrize("action", [ButtonAction.USE_PRESET, ButtonAction.OBSERVE])
 def test_data_of_a_menu_choice_fits_the_size_limit(action: ButtonAction) -> None:
     part = "telegram@7012345678:-1001234567890:1234567890:e12345678/99"
     value = "inherit" if action is ButtonAction.OBSERVE else "0123456789"
-    data = encode_button(action, part, 99 if action is ButtonAction.USE else 0)
+    data = encode_button(action, part, 99 if action is ButtonAction.USE_PRESET else 0)
     assert len(f"{data}={value}".encode()) <= MAX_DATA_BYTES
 
 

@@ -37,7 +37,9 @@ def to_command_payload(spec: CommandSpec) -> dict[str, Any]:
         "options": subcommands or _spec_payload(spec)["options"],
         "type": 1,
         "contexts": [_GUILD_CONTEXT, _DM_CONTEXT],
-        "default_member_permissions": _MANAGE_SERVER_PERMISSION if spec.is_for_admins else None,
+        "default_member_permissions": _MANAGE_SERVER_PERMISSION
+        if spec.is_listed_for_admins
+        else None,
     }
 
 
@@ -81,7 +83,9 @@ def should_open_form(interaction: discord.Interaction, context: PlatformContext)
         return spec.has_form
     called_specs = _find_called_specs(interaction, context.commands)
     has_file = bool(interaction_data(interaction).get("resolved", {}).get("attachments"))
-    return not has_file and any(option.form_chars for one in called_specs for option in one.options)
+    return not has_file and any(
+        option.max_form_chars for one in called_specs for option in one.options
+    )
 
 
 def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
@@ -168,7 +172,9 @@ def _spec_payload(spec: CommandSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
         **_description_payload(spec.summary),
-        "options": [_option_payload(option) for option in spec.options if not option.form_chars],
+        "options": [
+            _option_payload(option) for option in spec.options if not option.max_form_chars
+        ],
     }
 
 
@@ -179,7 +185,7 @@ def _option_payload(option: CommandOption) -> dict[str, Any]:
         "name": option.name,
         **_description_payload(option.summary),
         "required": option.required,
-        **({} if option.is_file else {"autocomplete": option.can_suggest}),
+        **({} if option.is_file else {"autocomplete": option.autocompletes}),
         **({"choices": choice_payloads} if choice_payloads else {}),
     }
 

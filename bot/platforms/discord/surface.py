@@ -63,9 +63,9 @@ LIMITS = Limits(
     seconds_between_edits=1.2,
     typing_seconds=8.0,
     has_buttons=True,
-    render=to_discord_markdown,
+    to_visible_text=to_discord_markdown,
     shows_faces=True,
-    can_repeat_faces=False,
+    can_resend_with_face=False,
     convert_reaction=_to_reaction,
     message_link_template="https://discord.com/channels/{server}/{chat}/{message}",
     has_threads=True,
@@ -73,11 +73,12 @@ LIMITS = Limits(
     folds_thoughts=True,
     # "50 requests per second", of which five are reserved for reading. Because of latency, the
     # window is longer than a second.
-    bot_call_windows=(CallWindow(45, 1.25, is_learned=True, reserved=10),),
+    bot_call_windows=(CallWindow(45, 1.25, is_learned=True, reserved_count=10),),
     # Observed in response headers; each process sees only those of its own responses.
     route_call_windows=(CallWindow(5, 5.5, is_learned=True),),
-    counts_typing=True,
-    counts_responses=False,  # "Interaction endpoints are not bound to the bot's Global Rate Limit"
+    typing_counts_as_call=True,
+    # "Interaction endpoints are not bound to the bot's Global Rate Limit"
+    responses_count_as_calls=False,
 )
 _SUPPRESS_EMBEDS_FLAG = 1 << 2
 
@@ -238,12 +239,14 @@ class DiscordSurface(Surface, BucketSurface):
         if message.thread is not None:
             thread = message.thread.message_id
             thread_message = replace(message, address=replace(message.address, chat=thread))
-            known_ids = {locate_message(thread_message.address, one)[1] for one in search.known_ids}
+            known_ids = {
+                locate_message(thread_message.address, one)[1] for one in search.excluded_ids
+            }
             with contextlib.suppress(ChannelNotFound):  # the thread was never opened
                 message_id = await self._find_in_channel(thread_message, thread, known_ids)
                 if message_id is not None:
                     return join_thread_and_message_id(thread, message_id)
-        return await self._find_in_channel(message, search.after, search.known_ids)
+        return await self._find_in_channel(message, search.after, search.excluded_ids)
 
     async def _find_in_channel(
         self, message: OutgoingMessage, after_id: str | None, known_ids: Set[str]
@@ -345,7 +348,8 @@ def _is_same_message(
     candidate: _FoundMessage, message: OutgoingMessage, sender_ids: Set[str]
 ) -> bool:
     files = [one["filename"] for one in candidate.attachments]
-    text = message.content.named_text if candidate.webhook_id is None else message.content.text
+    content = message.content
+    text = content.text_with_name_line if candidate.webhook_id is None else content.text
     plain_content = replace(message.content, is_plain=True)
     texts = {_render_text(text, content).strip() for content in (message.content, plain_content)}
     return (
@@ -356,7 +360,7 @@ def _is_same_message(
 
 
 def _to_bot_message(content: MessageContent) -> dict[str, Any]:
-    return _to_message_body(content, content.named_text)
+    return _to_message_body(content, content.text_with_name_line)
 
 
 def _to_message_body(content: MessageContent, text: str) -> dict[str, Any]:

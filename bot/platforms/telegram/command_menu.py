@@ -42,7 +42,7 @@ def commands_by_scope(
     commands: Sequence[CommandSpec],
 ) -> list[tuple[BotCommandScopeUnion | None, Sequence[CommandSpec]]]:
     """Return the commands for each kind of chat; the scope None is the default for all chats."""
-    commands_for_everyone = [one for one in commands if not one.is_for_admins]
+    commands_for_everyone = [one for one in commands if not one.is_listed_for_admins]
     return [
         (None, [one for one in commands_for_everyone if not one.is_private]),
         (BotCommandScopeAllPrivateChats(type=Scope.ALL_PRIVATE_CHATS), commands),

@@ -16,24 +16,24 @@ def plain_text(source: str) -> str:
 # than 20 a minute in a group, and about 30 a second in all chats (Telegram's bot FAQ). Only the
 # limit for groups is exact. Telegram counts a call when it arrives, and latency varies, so our
 # windows are longer: the minute by a second, and the second by a quarter of a second.
-_BURST_WINDOW = CallWindow(10, 10.0, is_learned=True, reserved=1)
+_BURST_WINDOW = CallWindow(10, 10.0, is_learned=True, reserved_count=1)
 PRIVATE_LIMITS = Limits(
     max_units=4096,
     unit="utf16",
     seconds_between_edits=1.2,
     typing_seconds=4,
     reports_deletions=False,
-    can_repeat_sends=False,
-    render=plain_text,
+    deduplicates_sends=False,
+    to_visible_text=plain_text,
     hides_markup=True,
     shows_faces=True,
     chat_call_windows=(_BURST_WINDOW,),
-    bot_call_windows=(CallWindow(30, 1.25, is_learned=True, reserved=10),),
+    bot_call_windows=(CallWindow(30, 1.25, is_learned=True, reserved_count=10),),
     has_buttons=True,
     folds_thoughts=True,
 )
 GROUP_LIMITS = replace(
     PRIVATE_LIMITS,
     seconds_between_edits=3.5,
-    chat_call_windows=(_BURST_WINDOW, CallWindow(19, 61.0, reserved=5)),
+    chat_call_windows=(_BURST_WINDOW, CallWindow(19, 61.0, reserved_count=5)),
 )

@@ -18,13 +18,13 @@ from bot.chat.incoming import (
     Address,
     ButtonPress,
     ChatJoin,
-    ForgetRequested,
+    ForgetRequest,
     Incoming,
     IncomingMessage,
     MessageDeletion,
     MessageEdit,
     ReactionChange,
-    SayRequested,
+    SayRequest,
     source_name,
 )
 from bot.errors import StoreError
@@ -130,7 +130,7 @@ class MovedChats:
                 return replace(incoming, address=address, scopes=scopes, message_id=message_id)
             case ChatJoin():
                 return None  # the bot was already in the group before the move
-            case MessageDeletion() | ForgetRequested() | SayRequested():
+            case MessageDeletion() | ForgetRequest() | SayRequest():
                 return incoming  # Telegram never sends these
 
     async def call_in_chat(

@@ -65,7 +65,7 @@ class TelegramSurface(Surface):
         self._group_limits = replace(
             GROUP_LIMITS,
             has_private_chats=True,
-            opens_responses=True,
+            sends_private_replies_empty=True,
             convert_reaction=_to_reaction,
         )
         link = "https://t.me/c/{chat}/{message}"
@@ -221,7 +221,7 @@ class TelegramSurface(Surface):
         (docs/sources.md#telegram). After a rate limit, the next search continues where this one
         stopped.
 
-        With `search.duplicate_of`, search for another copy of a known message.
+        With `search.copy_id`, search for another copy of a known message.
         """
         return await self._chats.call_in_chat(
             message.address, lambda chat: self._find_in_chat(message, chat, search)
@@ -231,10 +231,10 @@ class TelegramSurface(Surface):
         self, message: OutgoingMessage, chat: CurrentChat, search: MessageSearch
     ) -> str | None:
         known_ids = {
-            wire_id for one in search.known_ids if (wire_id := chat.to_wire(one)) is not None
+            wire_id for one in search.excluded_ids if (wire_id := chat.to_wire(one)) is not None
         }
         oldest_id = chat.to_wire(search.after) or 0
-        if search.duplicate_of is None:
+        if search.copy_id is None:
             after_id = max([oldest_id, *known_ids])
             found_id = await self._search_forward(message, chat.id, after_id, known_ids)
         elif (sent_id := chat.to_wire(search.duplicate_of)) is None:
@@ -359,7 +359,7 @@ def _render_text(
     content: MessageContent, *, keep_links: bool = True
 ) -> tuple[str, list[MessageEntity] | None]:
     if content.is_plain:
-        return render_plain(content.named_text), None
+        return render_plain(content.text_with_name_line), None
     if not content.thoughts:
         return render_markdown(content.named_text, keep_links=keep_links)
     return render_with_fold(content.named_text, f"💭 {content.thoughts}", keep_links=keep_links)

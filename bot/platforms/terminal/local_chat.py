@@ -25,10 +25,10 @@ LIMITS = Limits(
     unit="characters",
     seconds_between_edits=0.05,
     typing_seconds=0,
-    speaker_line_format="[{}]",
+    name_line_format="[{}]",
     closes_code_blocks=False,  # printed text cannot be changed
     answers_each_message=True,
-    shows_causes=True,
+    shows_error_causes=True,
 )
 _MAX_KEPT_MESSAGES = 100  # whose nonces and texts are kept
 

@@ -30,7 +30,7 @@ _WELCOME = translatable(
     "Alt-Enter starts a new line, Tab completes a command, Ctrl-C stops an answer."
 )
 _NOTICE_STYLE, _QUESTION_STYLE = "dim", "green"
-_SCREEN_LIMITS = replace(LIMITS, names_only_speaker=True, seconds_between_edits=0.1)
+_SCREEN_LIMITS = replace(LIMITS, always_shows_name=True, seconds_between_edits=0.1)
 
 
 class ScreenPlatform(LocalPlatform):

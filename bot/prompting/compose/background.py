@@ -68,9 +68,9 @@ def split_observed(turns: Sequence[Turn], new_count: int = 0) -> tuple[list[Turn
     while answer_end and turns[answer_end - 1].role == "user":
         answer_end -= 1
     new_turns = turns[answer_end:earlier_end]
-    questions = [turn for turn in new_turns if not turn.observed]
+    questions = [turn for turn in new_turns if not turn.is_observed]
     history = [*turns[:answer_end], *questions, *turns[earlier_end:]]
-    return history, [turn for turn in new_turns if turn.observed]
+    return history, [turn for turn in new_turns if turn.is_observed]
 
 
 def _select_fitting_lines(
@@ -122,7 +122,7 @@ def _quote_replied_message(inputs: PromptInputs) -> str:
     # If several characters answer, a message starts with a line that names the speaker.
     quoted_texts = {quote.strip(), quote.strip().partition("\n")[2].strip()}
     last_turn = session.turns[-1] if session.turns else None
-    if last_turn is not None and not last_turn.observed and last_turn.text.strip() in quoted_texts:
+    if last_turn and not last_turn.is_observed and last_turn.text.strip() in quoted_texts:
         return ""
     shortened_quote = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
     lines = strip_hidden_text(shortened_quote).splitlines()

@@ -102,7 +102,7 @@ def compose(
         images=files.images,
         stories=filled_persona.stories,
         left_out_items=(*omitted_items, *_list_left_out_items(inputs, unsent_count, stories)),
-        memo=inputs.session.memo,
+        memo=inputs.session.cache,
     )
     return apply_card(draft, inputs)
 
@@ -143,7 +143,7 @@ def _select_newest_rounds(turns: Sequence[Turn], max_rounds: int, answers: int) 
     if max_rounds <= 0:
         return turns
     question_end = len(turns) - answers
-    counted_indexes = [at for at, turn in enumerate(turns[:question_end]) if not turn.observed]
+    counted_indexes = [at for at, turn in enumerate(turns[:question_end]) if not turn.is_observed]
     kept_indexes = select_last_rounds(counted_indexes, max_rounds)
     return turns[kept_indexes[0] :] if len(kept_indexes) < len(counted_indexes) else turns
 
@@ -264,7 +264,7 @@ def _build_history_and_newest(
 ) -> tuple[tuple[HistoryUnit, ...], Message]:
     messages = _to_messages(turns, inputs, has_tags=has_tags)
     questions = [turn.speaker is not None for turn in turns[:-1]]
-    memo, preset_name = inputs.session.memo, inputs.preset.name
+    memo, preset_name = inputs.session.cache, inputs.preset.name
     units = group_history(messages[:-1], questions=questions, memo=memo, key=preset_name)
     return units, messages[-1]
 
@@ -284,7 +284,7 @@ def _to_messages(
         return Message(_to_role(turn, own_preset), labels.tag_text(label, turn.text), name=label)
 
     # Earlier turns become the same messages in every prompt of a conversation, so they are reused.
-    memo, cache_key = inputs.session.memo, ("messages", own_preset)
+    memo, cache_key = inputs.session.cache, ("messages", own_preset)
     if not has_tags:
         return map_incrementally(memo, cache_key, None, turns, to_plain_message)
     return map_incrementally(memo, cache_key, labels.tagging_key, turns, to_tagged_message)

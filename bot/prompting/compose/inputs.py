@@ -56,7 +56,7 @@ def gather_inputs(
     newest_turn = Turn("user", text_with_attachments(incoming), incoming.author, incoming.at)
     all_turns = (*session.turns, newest_turn, *answers)
     conversation = incoming.address.conversation
-    turns = map_incrementally(session.memo, "visible", None, all_turns, _strip_hidden_text)
+    turns = map_incrementally(session.cache, "visible", None, all_turns, _strip_hidden_text)
     preset_names = {turn.preset: turn.preset for turn in turns if turn.preset}
     names = {**preset_names, **(characters or {}), preset.name: preset.character_name}
     quote = incoming.quote

@@ -56,7 +56,7 @@ _MAX_INPUT_TOKENS = 10**9
 _MAX_MESSAGES = 10_000
 _MAX_STORY_CHARS = 50_000
 _MAX_FALLBACKS = 8  # all may be tried for one message
-_MAX_PARAMETER_CHARS = 256 * 1024  # as JSON, which is sent with every request
+_MAX_VALUE_CHARS = 256 * 1024  # as JSON, which is sent with every request
 
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
@@ -423,11 +423,11 @@ class Preset(StrictModel):
     @field_validator("parameters", mode="before")
     @classmethod
     def _check_parameters(cls, parameters: object) -> object:
-        if len(json.dumps(parameters, default=str)) > _MAX_PARAMETER_CHARS:
+        if len(json.dumps(parameters, default=str)) > _MAX_VALUE_CHARS:
             raise ValueError(
                 translatable(
                     "must be at most {limit} characters long; is `logit_bias` too large?",
-                    limit=f"{_MAX_PARAMETER_CHARS:,}",
+                    limit=f"{_MAX_VALUE_CHARS:,}",
                 )
             )
         if isinstance(parameters, Mapping):

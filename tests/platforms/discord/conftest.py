@@ -30,7 +30,7 @@ COMMANDS = (
             CommandSpec(
                 "use",
                 "Choose a preset",
-                (CommandOption("name", "The preset", can_suggest=True),),
+                (CommandOption("name", "The preset", autocompletes=True),),
                 changes_channel=True,
                 needs_admin=True,
             ),

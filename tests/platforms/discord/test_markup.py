@@ -13,7 +13,7 @@ from bot.replying.split import split
 from tests.platforms.telegram.test_markup import MARKDOWN
 
 DIALECT = tomllib.loads(Path(__file__).with_name("dialect.toml").read_text("utf-8"))
-LIMITS = Limits(2000, "characters", 1.2, 8, render=to_discord_markdown)
+LIMITS = Limits(2000, "characters", 1.2, 8, to_visible_text=to_discord_markdown)
 
 
 @pytest.mark.parametrize(("source", "written"), DIALECT["written"])

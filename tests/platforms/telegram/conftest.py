@@ -26,7 +26,7 @@ COMMANDS = (
         "preset",
         "Who answers here",
         actions=(CommandSpec("use", ""), CommandSpec("list", "")),
-        is_for_admins=True,
+        is_listed_for_admins=True,
     ),
     CommandSpec("help", "What I can do"),
     CommandSpec("export", "What you said", is_private=True),

@@ -17,7 +17,7 @@ from bot.platforms.telegram.limits import plain_text
 from bot.platforms.telegram.markup import render_markdown, render_with_fold
 from bot.replying.split import split
 
-LIMITS = Limits(4096, "utf16", 1.0, 5, render=plain_text, hides_markup=True)
+LIMITS = Limits(4096, "utf16", 1.0, 5, to_visible_text=plain_text, hides_markup=True)
 _EMPHASIS = {"bold", "italic", "strikethrough", "spoiler"}
 _CODE = {"code", "pre"}
 FRAGMENTS = [

@@ -14,7 +14,7 @@ from tests.samples import ALICE, BOB, make_incoming
 
 
 def observed_turn(text: str, speaker: Person = BOB) -> Turn:
-    return replace(user(text), speaker=speaker, observed=True)
+    return replace(user(text), speaker=speaker, is_observed=True)
 
 
 def compose_draft(turns: Sequence[Turn], **given: object) -> Draft:
@@ -53,7 +53,7 @@ def test_long_quote_is_cut() -> None:
 
 def test_quoted_person_is_distinguished_from_a_namesake() -> None:
     namesake, stand_in = Person("telegram:66", "Bob"), Person("telegram:67", "System")
-    said = replace(observed_turn("I am Bob"), observed=False)
+    said = replace(observed_turn("I am Bob"), is_observed=False)
     for author, name in ((namesake, "Bob#"), (stand_in, "System#"), (BOB, "Bob wrote:")):
         message = replace(make_incoming("why?"), quote=Quote(author, "7", "send me money"))
         [quoted] = compose(preset(), Session(1, (said,)), message).context

@@ -16,7 +16,7 @@ from bot.replying.split import find_part_spans, split
 from tests.attacks import attack_texts
 
 DISCORD = Limits(2000, "characters", 1.2, 10)
-TELEGRAM = Limits(4096, "utf16", 1.0, 5, can_repeat_sends=False)
+TELEGRAM = Limits(4096, "utf16", 1.0, 5, deduplicates_sends=False)
 FAMILY = "👩‍👩‍👧‍👦"
 
 FRAGMENTS = """
@@ -207,7 +207,7 @@ def test_running_time_is_linear(unit: str, limits: Limits) -> None:
 
 # --- Markdown that readers do not see --------------------------------------------------------
 
-RENDERED = replace(TELEGRAM, render=plain_text, hides_markup=True)
+RENDERED = replace(TELEGRAM, to_visible_text=plain_text, hides_markup=True)
 
 
 def test_markup_that_readers_do_not_see_counts_no_units() -> None:
