@@ -111,13 +111,13 @@ class Toolbox:
         self.has_ended = has_ended
         """A function that returns whether a call has ended the answer."""
         self._exchanges: list[ToolExchange] = []
-        self._seconds = 0.0
+        self._used_seconds = 0.0
 
     @property
     def may_call(self) -> bool:
         return len(self._exchanges) < _MAX_ROUNDS
 
-    def offer(self, prompt: Prompt) -> Prompt:
+    def next_prompt(self, prompt: Prompt) -> Prompt:
         """Return the next prompt, with calls and results so far, and tools if rounds are left."""
         specs = self.specs if self.may_call else ()
         return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
@@ -140,7 +140,7 @@ class Toolbox:
             result, outcome = "error: this does not work now", "failed"
         name = call.name if call.name in self._tools else UNKNOWN_TOOL_NAME
         seconds = self._clock.monotonic() - started_at
-        self._seconds += seconds
+        self._used_seconds += seconds
         ended_at, failure = self._clock.now(), None if outcome == "done" else outcome
         attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
         span = f"execute_tool {name}"
@@ -158,10 +158,10 @@ class Toolbox:
         if tool is None:
             remedy = f"there are {', '.join(self._tools)}" if self._tools else "answer without it"
             raise ToolFailed(f"there is no such tool; {remedy}")
-        if self._seconds >= _MAX_TOTAL_SECONDS:
+        if self._used_seconds >= _MAX_TOTAL_SECONDS:
             raise ToolFailed("the calls of this answer took too long; answer now")
         arguments = _read_arguments(call.arguments)
-        async with asyncio.timeout(min(tool.seconds, _MAX_TOTAL_SECONDS - self._seconds)):
+        async with asyncio.timeout(min(tool.seconds, _MAX_TOTAL_SECONDS - self._used_seconds)):
             return await tool.run(arguments)
 
 

@@ -20,7 +20,7 @@ class Scene:
 
 def find_newest_scene(
     conversation: str,
-    session: int,
+    session_number: int,
     turns: Sequence[Turn],
     scopes: Sequence[str] = (),
     original_preset: str = "",
@@ -46,7 +46,9 @@ def find_newest_scene(
         wake=WakeReason.MENTION if len(person_ids) > 1 else WakeReason.DM,
         scopes=tuple(scopes) or (address.lane,),
     )
-    return Scene(Session(session, tuple(earlier_turns)), message, tuple(answers), original_preset)
+    return Scene(
+        Session(session_number, tuple(earlier_turns)), message, tuple(answers), original_preset
+    )
 
 
 @value_class

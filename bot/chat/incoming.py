@@ -161,7 +161,7 @@ class ThreadTitle:
 
 @value_class(kw_only=True)
 class PersonEvent:
-    """Fields about the chat and the person who caused the event."""
+    """An event that a person caused in a chat."""
 
     author_is_admin: bool | None = None
     """None: unknown until the platform is asked."""
@@ -406,16 +406,22 @@ class SayRequest:
 
 
 def create_forget_requests(
-    keys: Iterable[str], name: str, person_id: str | None, at: datetime, scopes: Sequence[str] = ()
+    conversation_keys: Iterable[str],
+    key_prefix: str,
+    person_id: str | None,
+    at: datetime,
+    scopes: Sequence[str] = (),
 ) -> list[ForgetRequest]:
     """Create a request per conversation to delete the messages of a person or of everybody.
 
-    The external keys of the requests start with `name`. `scopes` lists scopes whose settings were
-    deleted as well.
+    The external keys of the requests start with `key_prefix`. `scopes` lists scopes whose settings
+    were deleted as well.
     """
     return [
-        ForgetRequest(parse_address(key), f"{name}:{key}", person_id, at, scopes=(key, *scopes))
-        for key in keys
+        ForgetRequest(
+            parse_address(key), f"{key_prefix}:{key}", person_id, at, scopes=(key, *scopes)
+        )
+        for key in conversation_keys
     ]
 
 

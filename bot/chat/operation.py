@@ -213,7 +213,7 @@ EVERYWHERE = "all"
 
 @value_class
 class AnswerPause:
-    """A pause, during which messages in its scope are not answered."""
+    """A pause: until it ends, messages in its scope are not answered."""
 
     scope: str
     """`EVERYWHERE`, or the key of a platform, bot, chat or topic, as in `Address`."""

@@ -83,7 +83,7 @@ class Limits:
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
     def without_name_line(self, face: "Face | None") -> "Limits":
-        """Return limits reduced by the line with the character's name, if that line is sent."""
+        """Return limits that leave room for the line with the character's name, if it is sent."""
         name_line = face.name_line if face is not None and self.shows_faces else ""
         line_units = len(name_line.encode("utf-16-le")) // 2
         return replace(self, max_units=self.max_units - line_units) if line_units else self
@@ -296,7 +296,7 @@ FIRST_THREAD_PART = 6_000
 """Parts from this number on are in a thread that was opened from an answer; like files, they are
 never replaced by another message."""
 FIRST_NOTICE_PART = 1_000_000
-"""Parts from this number on say that the service is busy; an answer behind them drops them."""
+"""Parts from this number on say that the service is busy; an answer queued later drops them."""
 
 
 @value_class

@@ -205,7 +205,7 @@ class ReasoningDelta:
 
 @value_class
 class Retraction:
-    """Tells that all text so far was reasoning, because an end tag came without a start tag."""
+    """Says that all text so far was reasoning, because an end tag came without a start tag."""
 
 
 @value_class

@@ -28,7 +28,7 @@ class Rate:
 
 @value_class
 class WaitingProcess:
-    """A process that waits for a slot. The most urgent is first; equally urgent ones alternate."""
+    """A process waiting for a slot. The most urgent goes first; equally urgent ones take turns."""
 
     name: str
     """Identifies the process across its attempts to get a slot."""

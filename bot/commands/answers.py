@@ -362,6 +362,6 @@ class AnswerButtons:
 
 
 def _has_own_buttons(turn: Turn) -> bool:
-    """Whether a turn is a command that the bot answered with buttons."""
+    """Return whether a turn is a command that the bot answered with buttons."""
     command = parse_command(turn.text) if turn.role == "user" and turn.part_names else None
     return command is not None and command.name in _COMMANDS_WITH_BUTTONS

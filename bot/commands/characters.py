@@ -203,13 +203,15 @@ class CharacterHandlers:
         if not message.is_private:
             await self.admins.require_admin(message, _CHANGE_CHARACTERS_ACTION)
 
-    async def find_full_name(self, typed_name: str, owner: str, usage: str) -> str:
+    async def find_full_name(self, typed_name: str, owner: str, command_start: str) -> str:
         """Return the full name of an owner's character. Raises `UserError` if there is none.
 
-        `usage` is the start of the command, for an example in the error message.
+        `command_start` begins the example command in the error message.
         """
         if not typed_name.strip():
-            text = translatable("Which character? For example: {example}", example=f"{usage} Nora")
+            text = translatable(
+                "Which character? For example: {example}", example=f"{command_start} Nora"
+            )
             raise UserError(text)
         names = await self.resolver.characters.descriptions(owner)
         typed_id = preset_id(typed_name.strip())

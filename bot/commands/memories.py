@@ -1,4 +1,4 @@
-"""The /memory commands: people list, correct, delete, and add memories."""
+"""The /memory commands, with which people list, correct, delete, and add memories."""
 
 import asyncio
 import re

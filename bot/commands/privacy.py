@@ -55,13 +55,13 @@ from bot.value_class import value_class
 
 
 async def export_messages(
-    data: PersonalData, person: str, at: datetime
+    personal_data: PersonalData, person: str, at: datetime
 ) -> tuple[Attachment, int, int]:
     """Write a person's messages, descriptions, characters and memories to a file.
 
     Returns the file, its number of messages, and its number of other items.
     """
-    content = await data.export(person)
+    content = await personal_data.export(person)
     contents = {"person": person, "exported_at": at.isoformat(), **content}
     text = json.dumps(contents, ensure_ascii=False, indent=1)
     other_kinds = ("descriptions", "characters", "memories", "reactions")

@@ -155,7 +155,7 @@ async def _stream_answer(
     if tools is None:
         await _stream_request(backend, prompt, answer, may_continue)
         return
-    request = tools.offer(prompt)
+    request = tools.next_prompt(prompt)
     await _stream_request(backend, request, answer, may_continue)
     while tools.may_call and not answer.is_complete and (finish := answer.finish).tool_calls:
         if not await may_continue():
@@ -164,7 +164,7 @@ async def _stream_answer(
         await tools.run_round(answer.begin_request(), finish)
         if tools.has_ended():
             return
-        request = tools.offer(prompt)
+        request = tools.next_prompt(prompt)
         try:
             await _add_events(backend, request, answer)
         except BackendUnavailable as error:  # the previous requests must be charged
