@@ -117,7 +117,7 @@ class HistoryRouter:
             return
         parent_channel = parse_address(message.scopes[1])
         locations = await self._index.locate(parent_channel, [message.opened_from])
-        if locations and locations[0].turn is None:
+        if locations and locations[0].turn_id is None:
             return  # the answer is still being written
         if locations:
             await self._index.create_branch(conversation, locations[0])
@@ -137,7 +137,7 @@ class HistoryRouter:
         if not locations:
             return _with_history(message, _build_reply_history_name(message))
         location = next((one for one in locations if one.is_newest), None)
-        if location is None and locations[0].turn is None:
+        if location is None and locations[0].turn_id is None:
             location = locations[0]
         if location is None:
             return None
@@ -226,7 +226,9 @@ class HistoryRouter:
         for location in locations:
             if location.is_newest and location.conversation not in continued_conversations:
                 return parse_address(location.conversation).history
-        if locations[0].turn is None:  # an answer that is being written has no turn to branch from
+        if (
+            locations[0].turn_id is None
+        ):  # an answer that is being written has no turn to branch from
             return parse_address(locations[0].conversation).history
         await self._index.create_branch(
             replace(message.address, history=new_history).conversation, locations[0]

@@ -152,7 +152,7 @@ class Memory:
     """The presets that witnessed it or were told about it; only these recall it. Empty: all."""
     conversation: str = ""
     """The key of the conversation where it was recorded, automatically or by a person."""
-    turns: tuple[int, ...] = ()
+    turn_ids: tuple[int, ...] = ()
     """The ids of the turns that it is derived from; it is deleted with any of them."""
     is_derived: bool = True
     """Whether this memory was extracted from turns; if not, a person made it."""
@@ -188,7 +188,7 @@ class CheckedNote:
 class MemoryReader:
     """A person who views memories, and the place where they view them."""
 
-    person: str
+    person_id: str
     """The id of the person."""
     place: MemoryPlace
     is_admin: bool = False

@@ -140,7 +140,7 @@ class ProcessReport:
 class DeliveredPart:
     """A part of an answer that is being delivered."""
 
-    part: int
+    number: int
     operation: str
     state: str
     attempt_count: int

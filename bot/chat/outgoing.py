@@ -274,7 +274,7 @@ class OutgoingPart:
     platforms limit the text that is sent with a file.
     """
 
-    part: int
+    number: int
     content: MessageContent
     file: Attachment | None = None
     is_response: bool = False
@@ -304,10 +304,10 @@ class OutboxRow:
     """A row of the outbox: a message to send, edit or delete, and the state of that operation."""
 
     id: int
-    turn: str
-    """The name of the turn; the nonce is derived from this name and `part`."""
+    turn_name: str
+    """The name of the turn; the nonce is derived from this name and `part_number`."""
     address: Address
-    part: int
+    part_number: int
     operation: OutboxOperation
     content: MessageContent
     reply_to: str | None

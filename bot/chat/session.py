@@ -145,14 +145,14 @@ class InboxMessage:
         """The short id under which a failure of this turn is shown to users and logged."""
         return short_error_id(self.turn_name)
 
-    def part_name(self, part: int) -> str:
+    def part_name(self, number: int) -> str:
         """Return the permanent name of a part of the answer."""
-        return f"{self.turn_name}/{part}"
+        return f"{self.turn_name}/{number}"
 
-    def reused_part_name(self, replaced_names: Sequence[str], part: int) -> str:
+    def reused_part_name(self, replaced_names: Sequence[str], number: int) -> str:
         """Return the name of a part: that of the earlier message it replaces, or else a new one."""
         names = [name for name in replaced_names if int(name.rpartition("/")[2]) < FIRST_FILE_PART]
-        return names[part] if part < len(names) else self.part_name(part)
+        return names[number] if number < len(names) else self.part_name(number)
 
 
 def short_error_id(turn_name: str) -> str:
@@ -309,7 +309,7 @@ class Exchange:
 class Summary:
     """A summary of a session from its start to a certain turn."""
 
-    session: int
+    session_number: int
     last_turn_id: int
     """The id of the last summarized turn."""
     fingerprint: str
@@ -321,7 +321,7 @@ class Summary:
 class SessionTurns:
     """A whole session, oldest turn first, and the summary of its beginning."""
 
-    session: int
+    session_number: int
     turns: tuple[StoredTurn, ...]
     summary: Summary | None
 
@@ -422,7 +422,7 @@ class MessageLocation:
     """The conversation and turn that a platform's message belongs to."""
 
     conversation: str
-    turn: int | None
+    turn_id: int | None
     """The id of its turn; None: it is part of an unfinished answer."""
     is_newest: bool
     """Whether it is the newest message of the history, so that a reply continues the history."""
@@ -432,7 +432,7 @@ class MessageLocation:
 class MessageNote:
     key: str
     content: str
-    person: str | None = None
+    person_id: str | None = None
     """The id of the person whom the note quotes."""
 
 

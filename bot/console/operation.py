@@ -216,7 +216,7 @@ def _list_intake_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
 def _list_delivery_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
     steps = []
     for one in trace.parts:
-        details = {"part": str(one.part), "attempts": str(one.attempt_count)}
+        details = {"part": str(one.number), "attempts": str(one.attempt_count)}
         if one.error:
             details["reason"] = one.error
         level = "error" if one.error else "info"

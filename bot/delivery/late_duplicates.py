@@ -96,7 +96,7 @@ class LateDuplicateRemover:
         self, resent_row: _ResentRow, wake_lanes: Callable[[Sequence[str]], None]
     ) -> None:
         row, is_done = resent_row.row, False
-        with TurnLogContext(row.turn):
+        with TurnLogContext(row.turn_name):
             try:
                 is_done = await self._search_while_lane_is_held(resent_row, wake_lanes)
             except Refused as error:

@@ -185,7 +185,7 @@ class Sender:
         next_row: OutboxRow | None = row
         try:
             while next_row is not None:
-                with TurnLogContext(next_row.turn):
+                with TurnLogContext(next_row.turn_name):
                     if (problem := next_row.decode_error) is not None:
                         next_row = await self._set_aside(next_row, problem)
                     else:
@@ -246,7 +246,9 @@ class Sender:
         platform, ended_at = row.address.platform, self.clock.now()
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
         failure = None if outcome == "sent" else outcome
-        record_span("deliver", row.turn, started_at, ended_at, attributes=attributes, error=failure)
+        record_span(
+            "deliver", row.turn_name, started_at, ended_at, attributes=attributes, error=failure
+        )
         return next_row if backoff is None else await self._claim_next(row.address.lane, backoff)
 
     async def _attempt_delivery(self, row: OutboxRow) -> OutboxRow | None:
@@ -373,7 +375,7 @@ class Sender:
         surface = self.surfaces[row.address.source]
         match row.operation:
             case OutboxOperation.SEND:
-                if row.part >= FIRST_NOTICE_PART and (
+                if row.part_number >= FIRST_NOTICE_PART and (
                     await self.outbox.has_later_rows(row)
                     or not self._is_notice_due(row.address.lane)
                 ):
@@ -488,7 +490,10 @@ def _to_message(
     return OutgoingMessage(
         row.address,
         content,
-        derive_nonce(row.turn if row.external_id is None else f"{row.turn} instead", row.part),
+        derive_nonce(
+            row.turn_name if row.external_id is None else f"{row.turn_name} instead",
+            row.part_number,
+        ),
         reply_to=row.reply_to,
         interaction=row.interaction,
         file=row.file,

@@ -190,7 +190,7 @@ def _check_note(
         MemoryKind(kind) if kind in list(MemoryKind) else MemoryKind.FACT,
         author if is_hearsay else None,
         conversation=conversation,
-        turns=(source_turn.id,),
+        turn_ids=(source_turn.id,),
         since=turn.at.timestamp(),
     )
     return CheckedNote(memory, source_turn, _to_one_line(note.get("ends"))[:_MAX_NOTE_CHARS])

@@ -227,7 +227,7 @@ class Summarizer:
             batch = fit_turns(old_turns[covered_count:], limit, count_tokens)
             covered_count += len(batch)
             summary = Summary(
-                session=session_turns.session,
+                session_number=session_turns.session_number,
                 last_turn_id=old_turns[covered_count - 1].id,
                 fingerprint=fingerprint_turns(old_turns[:covered_count]),
                 text=await self._generate_summary(preset, conversation, summary, batch, message),

@@ -107,7 +107,7 @@ def fold_thoughts(
     if not may_add_message:
         return tuple(parts)
     content = MessageContent("", face, thoughts=_cut_to_fit(thoughts, max_units, measure))
-    thoughts_part = replace(last, part=last.part + 1, content=content)
+    thoughts_part = replace(last, number=last.number + 1, content=content)
     return (*parts[: index + 1], thoughts_part, *parts[index + 1 :])
 
 
@@ -190,7 +190,7 @@ def arrange_parts(
         return first, OutgoingPart(
             FIRST_FILE_PART + first.part, caption, Attachment(_ANSWER_FILE_NAME, text)
         )
-    destinations = choose_destinations(form, first.part, locale, make_part_name)
+    destinations = choose_destinations(form, first.number, locale, make_part_name)
     return tuple(destinations.to_part(index, one.content) for index, one in enumerate(parts))
 
 

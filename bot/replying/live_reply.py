@@ -99,7 +99,7 @@ class LiveReply:
         contents = {
             one.part: self._shown_contents.get(at) for at, (_, one) in enumerate(self._opened_parts)
         }
-        return contents.get(part.part) == part.content
+        return contents.get(part.number) == part.content
 
     def show_wait(self, waiting: Waiting) -> None:
         """Show a waiting notice, which stays until the first text of the answer arrives."""

@@ -425,7 +425,9 @@ class DecisionLog:
         """Delete a channel's decisions, or only those about a person; raises `StoreError`."""
         key = _build_log_key(channel)
         self._new_notes = [
-            one for one in self._new_notes if one.key != key or person_id not in {None, one.person}
+            one
+            for one in self._new_notes
+            if one.key != key or person_id not in {None, one.person_id}
         ]
         await self.notes.forget(key, person_id)
 

@@ -237,7 +237,11 @@ class _Drill:
 
         key, summaries = _DM_CHAT.conversation, self.container.summarizer.summaries
         history = await summaries.load_turns(key)
-        summary_end = (history.session, history.turns[-1].id, fingerprint_turns(history.turns))
+        summary_end = (
+            history.session_number,
+            history.turns[-1].id,
+            fingerprint_turns(history.turns),
+        )
         await summaries.save(key, Summary(*summary_end, f"They said {_WORDS}"))
         slots_folder, clock = self.container.settings.data_dir / "slots", self.container.clock
         memories = self.container.memories

@@ -332,7 +332,7 @@ def _to_change(
     """Return the columns of one outbox row; `is_queued` means that its part is already queued."""
     file = part.file if op is OutboxOperation.SEND else None
     return {
-        "part": part.part,
+        "part": part.number,
         "op": op,
         **content,
         "interaction": message.incoming.interaction if part.is_response else None,
@@ -346,7 +346,7 @@ def _mark_first_as_response(message: InboxMessage, part: OutgoingPart) -> Outgoi
     """Mark a part as the response if it is the first reply to a native command."""
     incoming = message.incoming
     is_command = incoming.interaction is not None and not isinstance(incoming, ButtonPress)
-    is_response = part.part == 0 and is_command
+    is_response = part.number == 0 and is_command
     return part if part.is_response == is_response else replace(part, is_response=is_response)
 
 

@@ -67,7 +67,7 @@ class SqlHistoryIndex(Store):
         """Copy a history up to a turn into conversation `key`, unless `key` already has turns."""
         if (yield SQL["has_turns"].query(of=key)):
             return
-        rows = yield SQL["turns_until"].query(of=location.conversation, turn=location.turn)
+        rows = yield SQL["turns_until"].query(of=location.conversation, turn=location.turn_id)
         branch_values = {"conversation": key, "session": 1, "active": True}
         if rows:
             turns = [dict(zip(TURN_COLUMNS, row[1:], strict=True)) for row in reversed(rows)]

@@ -194,10 +194,10 @@ class SqlMemories(RecordingStore):
         model, vector = embedding or ("", None)
 
         def add_corrected(old: Memory) -> Unit[Memory]:
-            new = replace(old, text=text, said_by=reader.person, told_by=None, turns=())
+            new = replace(old, text=text, said_by=reader.person_id, told_by=None, turn_ids=())
             new = replace(new, is_derived=False, model=model, vector=vector)
             new = replace(new, since=self._clock.now())
-            if old.said_by != reader.person:  # the old author's consent did not allow more
+            if old.said_by != reader.person_id:  # the old author's consent did not allow more
                 new = replace(new, audience=new.place.narrowest_audience, is_widened=True)
             [[new_number]] = yield SQL["add_memory"].query(_to_row(new))
             return replace(new, id=new_number)
@@ -230,7 +230,7 @@ class SqlMemories(RecordingStore):
     ) -> Unit[Memory | None]:
         """Set who may recall the reader's memory; if None, all whom author and subject allow."""
         old = yield from _find_changeable(number, reader)
-        if old is None or old.said_by != reader.person:
+        if old is None or old.said_by != reader.person_id:
             return None
         new_audience = audience or old.place.widest_allowed_audience(
             *(yield from _load_consents(old))
@@ -310,7 +310,9 @@ def add(
 
 def _have_same_origin(first: Memory, second: Memory) -> bool:
     """Return whether two memories have the same witnesses (presets) or come from the same turns."""
-    return first.witnesses == second.witnesses or bool(second.turns and first.turns == second.turns)
+    return first.witnesses == second.witnesses or bool(
+        second.turn_ids and first.turn_ids == second.turn_ids
+    )
 
 
 def _find_outdated(vector: PackedVector, new: Memory, earlier: Sequence[Memory]) -> Memory | None:
@@ -373,7 +375,7 @@ def _merge_memories(old: Memory, new: Memory) -> Memory:
         new,
         id=old.id,
         # When turns are read again, fewer witnesses are known than when the turns were new.
-        witnesses=old.witnesses if new.turns and new.turns == old.turns else new.witnesses,
+        witnesses=old.witnesses if new.turn_ids and new.turn_ids == old.turn_ids else new.witnesses,
         audience=old.audience if old.is_widened else new.audience,
         is_widened=old.is_widened or new.is_widened,
         is_pinned=old.is_pinned or new.is_pinned,
@@ -429,7 +431,7 @@ def _enforce_limits(new: Memory) -> Unit[bool]:
 
 def _reader_values(reader: MemoryReader) -> dict[str, object]:
     return {
-        "person": reader.person,
+        "person": reader.person_id,
         "here": reader.place.narrowest_audience.database_value,
         "in_server": reader.place.audience_with_reach(Reach.SERVER).database_value,
         "server": reader.place.server,
@@ -456,7 +458,7 @@ def _to_row(memory: Memory) -> dict[str, object]:
         "told_by_name": to_storable_text(teller.name) if teller else None,
         "present": encode_names(memory.witnesses) or "",
         "conversation": memory.conversation,
-        "turns": json.dumps(memory.turns),
+        "turns": json.dumps(memory.turn_ids),
         "is_derived": memory.is_derived,
         "audience": (memory.audience or memory.place.narrowest_audience).database_value,
         "origin": memory.place.narrowest_audience.database_value,

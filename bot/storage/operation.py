@@ -118,7 +118,7 @@ class SqlMessageNotes(ClockStore):
     @transaction
     def add(self, notes: Sequence[MessageNote]) -> Unit[None]:
         time_values = {"at": self._clock.now()}
-        rows = [{"key": one.key, "content": one.content, "person": one.person} for one in notes]
+        rows = [{"key": one.key, "content": one.content, "person": one.person_id} for one in notes]
         yield SQL["add_note"].query_many([{**row, **time_values} for row in rows])
 
     @readonly

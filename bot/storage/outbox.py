@@ -349,9 +349,9 @@ def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, f
     content, thread_to_open, private = decode_content(text, face, buttons)
     row = OutboxRow(
         id=id_,
-        turn=turn,
+        turn_name=turn,
         address=Address(platform, chat, thread, bot_id),
-        part=part,
+        part_number=part,
         operation=OutboxOperation(op),
         content=content,
         reply_to=reply_to,

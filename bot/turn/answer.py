@@ -112,7 +112,7 @@ class AnswerPipeline:
         if stop_flag.is_requested and not context.turns:
             await self._answer_again_if_shown(speakers, context, stop_flag)
         if context.parts and active.first.preset.buttons:
-            buttons = answer_buttons(context.part_name(context.parts[-1].part), message.locale)
+            buttons = answer_buttons(context.part_name(context.parts[-1].number), message.locale)
             context.parts[:] = self.replies.with_buttons(message.address, context.parts, buttons)
         for notice in (limit_notice, *context.notices):
             if notice is not None:
@@ -173,7 +173,7 @@ class AnswerPipeline:
         display = self.replies.show_live(context.claim, context.message, destinations, face=face)
         async with display as live_greeting:
             live_greeting.final_texts = [one.content.text for one in greeting_parts]
-        sent_as = tuple(context.part_name(one.part) for one in greeting_parts)
+        sent_as = tuple(context.part_name(one.number) for one in greeting_parts)
         turn = self._assistant_turn(greeting, speaker, sent_as)
         context.parts.extend(greeting_parts)
         context.replies.append(live_greeting)
@@ -281,7 +281,7 @@ class AnswerPipeline:
         contents = (one.content for one in parts if one.file is None)
         live_reply.final_texts = [one.text for one in contents if one.text]
         context.replies.append(live_reply)
-        sent_as = tuple(context.part_name(one.part) for one in parts)
+        sent_as = tuple(context.part_name(one.number) for one in parts)
         context.turns.append(self._assistant_turn(receipt.answer, speaker, sent_as))
         context.receipts.append(_with_edit_times(receipt, live_reply, context.incoming))
         if await self._should_warn_of_weak_model(receipt, context):

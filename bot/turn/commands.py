@@ -270,7 +270,7 @@ class CommandRunner:
         parts = tuple(name for name in answer.turn.sent_as if name in exchange.parts)
         name_line, face = self.services.find_name_and_face(answer.turn, incoming.address, active)
         outgoing = replies.final_parts(incoming.address, name_line + request.argument, 0, face)
-        part_names = tuple(message.reused_part_name(parts, one.part) for one in outgoing)
+        part_names = tuple(message.reused_part_name(parts, one.number) for one in outgoing)
         version = replace(answer.turn, text=request.argument, at=incoming.at, part_names=part_names)
         if answer == exchange.answers[-1] and active.first.preset.buttons:
             version_count = len(exchange.versions[-1]) + 1
@@ -374,7 +374,7 @@ class CommandRunner:
             outgoing = (OutgoingPart(0, MessageContent(text), file=reply.file),)
         if reply.is_private:
             outgoing = self.finisher.make_private_to_author(incoming, outgoing)
-        part_names = tuple(message.part_name(one.part) for one in outgoing)
+        part_names = tuple(message.part_name(one.number) for one in outgoing)
         buttons = reply.buttons
         if reply.asks_for_age:
             buttons = action_buttons(part_names[-1], incoming.locale, ButtonAction.CONFIRM_AGE)

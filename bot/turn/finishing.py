@@ -178,7 +178,7 @@ class TurnFinisher:
             return tuple(replace(one, private_delivery=delivery) for one in parts)
         public_response, *_ = replies.notice_parts(request.address, _PRIVATE_NOTICE, request.locale)
         private_parts = (
-            replace(one, part=one.part + 1, private_delivery=delivery) for one in parts
+            replace(one, number=one.number + 1, private_delivery=delivery) for one in parts
         )
         return (replace(public_response, is_response=True), *private_parts)
 
@@ -210,7 +210,7 @@ class TurnFinisher:
             else None
         )
         outgoing = replies.notice_parts(incoming.address, text, incoming.locale)
-        part_names = tuple(message.part_name(one.part) for one in outgoing)
+        part_names = tuple(message.part_name(one.number) for one in outgoing)
         if question is not None:
             button_part_name = in_place_of[0] if in_place_of else part_names[-1]
             buttons = action_buttons(button_part_name, incoming.locale, action)

@@ -274,14 +274,14 @@ class PressHandler:
             arranged_parts = arrange_parts(text_parts, text, form, press.locale, name_part)
             parts += arranged_parts
             if chosen_version.id != answer.id:
-                part_names = tuple(name_part(one.part) for one in arranged_parts)
+                part_names = tuple(name_part(one.number) for one in arranged_parts)
                 versions[answer.id] = replace(chosen_version.turn, part_names=part_names)
                 restored_ids.append(chosen_version.id)
         if not versions:  # the chosen version is already shown
             return TurnResult()
         change = HistoryChange(new_versions=versions, restored_ids=restored_ids)
         count = len(exchange.versions[-1])
-        buttons = answer_buttons(name_part(parts[-1].part), press.locale, button.number, count)
+        buttons = answer_buttons(name_part(parts[-1].number), press.locale, button.number, count)
         outgoing = replies.with_buttons(address, parts, buttons)
         return TurnResult(outgoing=outgoing, change=change, replaced_part_names=exchange.parts)
 

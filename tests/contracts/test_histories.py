@@ -41,7 +41,7 @@ async def test_finish_stores_history_and_queues_the_answer_in_one_unit(store: St
     session = await read_session(store.database, LANE, 10)
     assert session.turns == (said("hello"), GREETING)
     row = await taken(store)
-    assert (row.operation, row.part, row.reply_to) == (OutboxOperation.SEND, 0, "1")
+    assert (row.operation, row.part_number, row.reply_to) == (OutboxOperation.SEND, 0, "1")
     assert row.content == MessageContent("hi")
     assert await store.scalar(select(inbox.c.payload)) is None, "no text is left in the inbox"
 

@@ -260,7 +260,7 @@ async def test_derived_memory_is_deleted_with_its_turn(
     kept = await add_derived(store, memories)
     await memories.add(replace(BY_HAND, text="Written by hand", conversation=""))
     assert len(await recalled(memories, HERE)) == 2
-    [source] = kept.turns
+    [source] = kept.turn_ids
     match way:
         case "edit":
             await finish(store, "5:2", change=HistoryChange({source: "I keep wasps"}))
@@ -283,7 +283,7 @@ async def test_derived_memory_is_deleted_with_its_turn(
 
 async def test_memory_is_kept_when_other_turns_change(store: Store, memories: SqlMemories) -> None:
     kept = await add_derived(store, memories)
-    await finish(store, "5:2", change=HistoryChange({kept.turns[0] + 1: "and dogs"}))
+    await finish(store, "5:2", change=HistoryChange({kept.turn_ids[0] + 1: "and dogs"}))
     await finish(store, "5:3", removed_range=TurnRange(0, 1))
     assert await recalled(memories, HERE) == [kept.text]
 

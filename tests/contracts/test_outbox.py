@@ -73,7 +73,9 @@ async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) ->
     claim, message = await open_two(store)
     await store.conversations.finish(claim, message, TurnResult(outgoing=in_parts("done")))
     rows = await send_all(store)
-    assert [(row.operation, row.part, row.content.text, row.external_id) for row in rows] == [
+    assert [
+        (row.operation, row.part_number, row.content.text, row.external_id) for row in rows
+    ] == [
         (OutboxOperation.SEND, 0, "…", None),
         (OutboxOperation.SEND, 1, "…", None),
         (OutboxOperation.EDIT, 0, "done", "m0"),
@@ -84,7 +86,7 @@ async def test_opened_parts_are_edited_and_surplus_ones_deleted(store: Store) ->
 async def test_opened_parts_of_a_message_that_is_not_answered_are_deleted(store: Store) -> None:
     claim, message = await open_two(store)
     await store.conversations.finish(claim, message, TurnResult(may_have_sent=True))
-    rows = [(row.operation, row.part, row.external_id) for row in await send_all(store)]
+    rows = [(row.operation, row.part_number, row.external_id) for row in await send_all(store)]
     assert rows[2:] == [(OutboxOperation.DELETE, 0, "m0"), (OutboxOperation.DELETE, 1, "m1")]
 
 
@@ -111,7 +113,9 @@ async def test_opened_part_that_shows_its_text_is_not_edited(store: Store) -> No
     shown = [OutgoingPart(part, content, is_already_shown=True) for part in (0, 1)]
     await store.conversations.finish(claim, message, TurnResult(outgoing=shown))
     row = await taken(store)
-    assert (row.operation, row.part) == (OutboxOperation.SEND, 1), "it was not opened after all"
+    assert (row.operation, row.part_number) == (OutboxOperation.SEND, 1), (
+        "it was not opened after all"
+    )
     assert await store.outbox.mark_sent(row, "m1") is None
 
 
@@ -278,7 +282,11 @@ async def test_part_in_a_thread_finds_the_message_that_opens_the_thread(store: S
     assert first.thread is None
     assert await store.outbox.find_message_id(thread.first_part) is None
     second = present(await store.outbox.mark_sent(first, "900"))
-    assert (second.part, second.content, second.thread) == (FIRST_THREAD_PART, folded, thread)
+    assert (second.part_number, second.content, second.thread) == (
+        FIRST_THREAD_PART,
+        folded,
+        thread,
+    )
     assert await store.outbox.find_message_id(thread.first_part) == "900"
     assert await store.outbox.mark_sent(second, "900/901") is None
     kept = await store.scalars(select(outbox.c.buttons))
@@ -323,7 +331,7 @@ async def test_faces_and_buttons_reach_the_sender_as_they_were_queued(store: Sto
     final = TurnResult(outgoing=in_parts(nameless, content))
     await store.conversations.finish(claim, message, final)
     rows = await send_all(store)
-    assert [(row.operation, row.part, row.content) for row in rows] == [
+    assert [(row.operation, row.part_number, row.content) for row in rows] == [
         (OutboxOperation.SEND, 0, content),
         (OutboxOperation.EDIT, 0, nameless),
         (OutboxOperation.SEND, 1, content),

@@ -64,9 +64,9 @@ class OneRowLanes:
         platform, _, bot_id = source.partition("@")
         return OutboxRow(
             id=self._numbers[lane],
-            turn=lane,
+            turn_name=lane,
             address=Address(platform, chat, bot_id=bot_id),
-            part=0,
+            part_number=0,
             operation=OutboxOperation.SEND,
             content=MessageContent(lane),
             reply_to=None,

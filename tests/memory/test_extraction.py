@@ -88,7 +88,7 @@ def test_note_becomes_a_memory_with_its_source() -> None:
         mara.id,
         mara.id,
     )
-    assert (one.text, one.kind, one.turns) == (NOTE["note"], MemoryKind.EVENT, (1,))
+    assert (one.text, one.kind, one.turn_ids) == (NOTE["note"], MemoryKind.EVENT, (1,))
     assert (one.place, one.conversation, one.told_by) == (GROUP, "telegram:5", None)
     assert found.outdated_fact == NOTE["ends"]
 

@@ -45,7 +45,7 @@ def test_folded_thoughts_never_exceed_the_message_limit(
     assert units(shown, limits) <= limits.max_units
     shown_texts = [one.content.text for one in folded if one.content.text]
     assert shown_texts == [one.content.text for one in parts]
-    assert len({one.part for one in folded}) == len(folded)
+    assert len({one.number for one in folded}) == len(folded)
 
 
 def test_thoughts_get_a_separate_message_if_the_last_message_is_full() -> None:
@@ -53,7 +53,7 @@ def test_thoughts_get_a_separate_message_if_the_last_message_is_full() -> None:
     thoughts = "hm " * 500
     assert fold_thoughts(parts, thoughts, ON_DISCORD, may_add_message=False) == tuple(parts)
     first, second = fold_thoughts(parts, thoughts, ON_DISCORD, may_add_message=True)
-    assert (first, second.part, second.content.text) == (parts[0], 1, "")
+    assert (first, second.number, second.content.text) == (parts[0], 1, "")
     assert second.content.thoughts == thoughts.strip()
 
 

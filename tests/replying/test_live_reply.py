@@ -416,7 +416,7 @@ async def test_previous_answer_is_complete_before_the_next_starts(
         "And more.",
         "Bram follows, with enough words to be shown.",
     ]
-    assert [one.part for one in setup.outbox.openings] == [0, 1, 2]
+    assert [one.number for one in setup.outbox.openings] == [0, 1, 2]
 
 
 # --- drafts ------------------------------------------------------------------------------------

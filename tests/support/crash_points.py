@@ -124,7 +124,7 @@ def _between_parts(passed: OnPass) -> None:
         return False
 
     def is_part(_: object, row: OutboxRow, _external_id: str | None) -> bool:
-        return row.part > 0 or row.turn in in_parts
+        return row.part_number > 0 or row.turn_name in in_parts
 
     _wrap(Conversations, "finish", passed, note)
     _wrap(SqlOutbox, "mark_sent", passed, is_part)

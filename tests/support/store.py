@@ -178,7 +178,7 @@ async def send_all(store: Store) -> list[OutboxRow]:
     while row is not None:
         rows.append(row)
         is_send = row.operation is OutboxOperation.SEND
-        row = await store.outbox.mark_sent(row, f"m{row.part}" if is_send else None)
+        row = await store.outbox.mark_sent(row, f"m{row.part_number}" if is_send else None)
     return rows
 
 
