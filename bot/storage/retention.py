@@ -104,7 +104,7 @@ def _select_rows_of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
     unsent_rows = yield SQL["unsent_turns"].query(turns=json.dumps(list(turns)))
     incomplete_turns = {row[0] for row in unsent_rows}
     for platform, bot_id in {(row[2], row[3]) for row in rows}:
-        source = f"{source_name(platform, bot_id)}:"  # as in `InboxMessage.turn`
+        source = f"{source_name(platform, bot_id)}:"  # as in `InboxMessage.turn_name`
         keys = json.dumps([one.removeprefix(source) for one in turns if one.startswith(source)])
         values = {"platform": platform, "bot_id": bot_id, "keys": keys}
         incomplete_turns.update(
