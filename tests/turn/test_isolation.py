@@ -14,7 +14,7 @@ from bot.turn.claims import IsolationGate, has_crashed_too_often
 from tests.fakes import FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 
-ALONE, BESIDE_OTHERS = AttemptState.ALONE, AttemptState.WITH_OTHERS
+ALONE, WITH_OTHERS = AttemptState.ALONE, AttemptState.WITH_OTHERS
 
 
 class GateSetup:
@@ -87,7 +87,7 @@ async def test_message_that_crashed_once_is_recorded_as_alone_until_another_star
     assert setup.attempts["a"] == [ALONE]
     await setup.start("b")
     assert setup.in_work == ["a", "b"]
-    assert setup.attempts["a"] == [ALONE, BESIDE_OTHERS]
+    assert setup.attempts["a"] == [ALONE, WITH_OTHERS]
 
 
 async def test_suspects_are_processed_one_at_a_time(setup: GateSetup) -> None:
@@ -139,7 +139,7 @@ async def test_suspect_waits_a_limited_time_for_a_slow_suspect(crashes: int, sec
         assert setup.in_work == ["long"]
         await setup.clock.advance(0.2)
         assert setup.in_work == ["long", "suspect"]
-        assert setup.attempts == {"long": [ALONE, BESIDE_OTHERS], "suspect": [BESIDE_OTHERS]}
+        assert setup.attempts == {"long": [ALONE, WITH_OTHERS], "suspect": [WITH_OTHERS]}
 
 
 async def test_suspect_waits_longer_behind_a_slow_one_that_crashed_more_often(
