@@ -140,13 +140,13 @@ class ButtonData:
     action: ButtonAction
     part_name: str
     """The name of the part of the answer (`InboxMessage.part_name`)."""
-    number: int = 0
+    version_or_page: int = 0
     """The answer version to show, from 1, or the page of a preset menu."""
 
 
-def encode_button(action: ButtonAction, part_name: str, number: int = 0) -> str:
+def encode_button(action: ButtonAction, part_name: str, version_or_page: int = 0) -> str:
     """Encode a button's data, without the platform and bot, which every press contains."""
-    return f"{action}{number or ''}:{part_name.partition(':')[2]}"
+    return f"{action}{version_or_page or ''}:{part_name.partition(':')[2]}"
 
 
 def parse_button(press: ButtonPress) -> ButtonData | None:

@@ -76,7 +76,7 @@ class SettingMenus:
         )
         buttons = (
             _create_button(
-                translatable("🎭 Only one"), ButtonAction.PRESETS, request, number=1, row=1
+                translatable("🎭 Only one"), ButtonAction.PRESETS, request, page=1, row=1
             ),
             _create_button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1),
         )
@@ -126,7 +126,7 @@ class SettingMenus:
             ),
         ]
         buttons = (
-            _create_button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, number=1),
+            _create_button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, page=1),
             _create_button(translatable("✏ About me"), ButtonAction.ENTER_ABOUT, request),
         )
         return CommandResult(join_texts(lines), menus=(observing_menu, scope_menu), buttons=buttons)
@@ -277,10 +277,10 @@ def _hash_for_button(name: str) -> str:
 
 
 def _create_button(
-    label: Text, action: ButtonAction, request: CommandRequest, *, number: int = 0, row: int = 0
+    label: Text, action: ButtonAction, request: CommandRequest, *, page: int = 0, row: int = 0
 ) -> Button:
     label_text = translate(label, supported_language(request.incoming.locale))
-    return Button(label_text, encode_button(action, request.part_name, number), row=row)
+    return Button(label_text, encode_button(action, request.part_name, page), row=row)
 
 
 INHERIT = "inherit"

@@ -199,7 +199,7 @@ class PressHandler:
         if not exchange.parts:  # private messages are kept only briefly
             raise UserError(BUTTON_GONE_NOTICE)
         message, part = _to_message(press, ""), exchange.parts[0]
-        page = max(1, button.number)
+        page = max(1, button.version_or_page)
         request = CommandRequest(
             Command(""), message, active, (), press.at, part_name=part, page=page
         )
@@ -281,7 +281,9 @@ class PressHandler:
             return TurnResult()
         change = HistoryChange(new_versions=versions, restored_ids=restored_ids)
         count = len(exchange.versions[-1])
-        buttons = answer_buttons(name_part(parts[-1].number), press.locale, button.number, count)
+        buttons = answer_buttons(
+            name_part(parts[-1].number), press.locale, button.version_or_page, count
+        )
         outgoing = replies.with_buttons(address, parts, buttons)
         return TurnResult(outgoing=outgoing, change=change, replaced_part_names=exchange.parts)
 
