@@ -83,7 +83,7 @@ class Limits:
         return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
     def without_name_line(self, face: "Face | None") -> "Limits":
-        """Return limits that leave room for the line with the character's name, if it is sent."""
+        """Return limits minus the length of the line with the character's name, if it is sent."""
         name_line = face.name_line if face is not None and self.shows_faces else ""
         line_units = len(name_line.encode("utf-16-le")) // 2
         return replace(self, max_units=self.max_units - line_units) if line_units else self

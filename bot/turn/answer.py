@@ -124,10 +124,9 @@ class AnswerPipeline:
             OutgoingPart(REACTION_PART, MessageContent(emoji))
             for emoji in context.reactions_by_preset.values()
         )
+        replies = context.replies
         context.parts[:] = [  # mark the parts that need no further edit
-            replace(one, is_already_shown=True)
-            if any(live.shows(one) for live in context.replies)
-            else one
+            replace(one, is_already_shown=True) if any(live.shows(one) for live in replies) else one
             for one in context.parts
         ]
         return context.to_result(was_stopped=stop_flag.is_requested)

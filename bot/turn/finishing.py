@@ -301,10 +301,9 @@ class QuestionAnswerer:
         try:
             result = await self._answer_all(group, gathering, active, removed_turns)
         except AgeUnconfirmed as error:
-            age_notice = translatable("⚠ {problem}", problem=error.text)
-            return "told", await finisher.finish_with_button(
-                group, age_notice, ButtonAction.CONFIRM_AGE
-            )
+            notice = translatable("⚠ {problem}", problem=error.text)
+            action = ButtonAction.CONFIRM_AGE
+            return "told", await finisher.finish_with_button(group, notice, action)
         except AnswerRefused:
             background = _background_result(gathering, is_new=is_new)
             background = add_private_response(group.message, background, _BLOCKED_NOTICE)
