@@ -54,7 +54,7 @@ async def test_only_answered_questions_count_as_exchanges(store: Store) -> None:
 
 async def test_turns_are_read_once_even_across_sessions(store: Store) -> None:
     await exchange(store, 1)
-    await finish(store, "5:2", new_session=True)
+    await finish(store, "5:2", starts_session=True)
     await exchange(store, 3)
     assert texts(await read_all(store)) == ["question 1", "answer 1", "question 3", "answer 3"]
     await exchange(store, 4)

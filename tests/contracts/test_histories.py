@@ -84,7 +84,7 @@ async def test_unstorable_characters_are_replaced(store: Store) -> None:
 
 async def test_new_session_hides_but_keeps_the_old_session(store: Store) -> None:
     await finish(store, turns=[said("old")])
-    await finish(store, "5:2", turns=[GREETING], new_session=True)
+    await finish(store, "5:2", turns=[GREETING], starts_session=True)
     session = await read_session(store.database, LANE, 10)
     assert (session.number, session.turns) == (2, (GREETING,))
     assert await store.scalars(select(turn.c.text)) == ["old", "hi"]
@@ -110,7 +110,7 @@ async def test_deleting_turns_of_an_unanswered_session_increments_its_number(sto
 
 async def test_finish_removes_old_turns_before_it_appends_new_ones(store: Store) -> None:
     await finish(store, turns=[said("old")])
-    await finish(store, "5:2", turns=[said(text) for text in "abcd"], new_session=True)
+    await finish(store, "5:2", turns=[said(text) for text in "abcd"], starts_session=True)
     for number, (removed, expected) in enumerate(
         [(TurnRange(1, 2), "adx"), (TurnRange(0, 0), "adxx"), (TurnRange(0, 9), "x")], 3
     ):
@@ -247,13 +247,13 @@ async def test_answer_is_found_by_its_parts_with_all_its_versions(store: Store) 
     new = Turn(
         "assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, part_names=found.parts
     )
-    await change(store, "cb1", versions={answered.id: new})
+    await change(store, "cb1", new_versions={answered.id: new})
     again, by_second = [present(await load_answered(store, part)) for part in found.parts]
     assert again == by_second
     assert again.question.turn.text == "why?"
     assert texts_of_versions(again) == [["a b", "c"]]
     [[old, _]] = again.versions
-    await change(store, "cb2", versions={answered.id: old.turn}, restored_ids=[old.id])
+    await change(store, "cb2", new_versions={answered.id: old.turn}, restored_ids=[old.id])
     again = present(await load_answered(store, found.parts[0]))
     assert [one.turn.text for one in again.answers] == ["a b"]
     assert texts_of_versions(again) == [["a b", "c"]]
@@ -266,7 +266,7 @@ async def test_replaced_answer_is_not_kept_as_a_version(store: Store) -> None:
     new = Turn(
         "assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, part_names=found.parts
     )
-    await change(store, "5:1:e2", versions={answered.id: new}, replaced_ids=[answered.id])
+    await change(store, "5:1:e2", new_versions={answered.id: new}, replaced_ids=[answered.id])
     assert texts_of_versions(await load_answered(store, found.parts[0])) == [["c"]]
 
 
