@@ -280,7 +280,7 @@ class HistoryRouter:
     async def _route_press(self, press: ButtonPress) -> ButtonPress:
         address, button = press.address, parse_button(press)
         if button is not None:
-            event_key = button.part.removeprefix(f"{address.source}:").rpartition("/")[0]
+            event_key = button.part_name.removeprefix(f"{address.source}:").rpartition("/")[0]
             conversation = await self._index.find_conversation(address, event_key)
             if conversation is not None:
                 return _with_history(press, parse_address(conversation).history)

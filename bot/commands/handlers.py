@@ -105,7 +105,7 @@ class CommandHandlers:
         )
         lines = await self.decisions.describe_recent(request.incoming.address.channel)
         reasons = await self.dead_letters.list_refusal_reasons(request.incoming.address.lane)
-        refusal_lines = [
+        undelivered_lines = [
             translatable("⚠ Not delivered here: “{reason}”", reason=one)
             for one in reversed(reasons)
         ]

@@ -480,8 +480,10 @@ class MemoryHandlers:
         lore = {one.content for one in lorebook.entries} if lorebook else set()
         visible = await self.memories.list_visible(_create_reader(message))
         candidates = [one for one in visible if _can_be_lore(message, one) and one.text not in lore]
-        selection = [one for one in candidates if last_word.lower() == "all" or one.id == number]
-        if number is not None and not selection:
+        chosen_memories = [
+            one for one in candidates if last_word.lower() == "all" or one.id == number
+        ]
+        if number is not None and not chosen_memories:
             raise UserError(_UNKNOWN_MEMORY_NOTICE)
         for one in chosen_memories:
             changes = {"lorebook": add_to_lorebook(preset.lorebook, one)}

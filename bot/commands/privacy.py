@@ -154,7 +154,7 @@ class ForgottenConversations(ConversationMemory):
     async def drop_deleted_conversations(self) -> None:
         """Drop the conversations that any process deleted since the last call."""
         started_at = self.clock.now()
-        deletions = await self.data.find_deletions_since(self._read_since)
+        deletions = await self.personal_data.find_deletions_since(self._read_since)
         for key in sorted({key for row, key in deletions.items() if row not in self._seen_ids}):
             await self.forget(key)
         self._seen_ids, self._read_since = frozenset(deletions), started_at - _OVERLAP_SECONDS

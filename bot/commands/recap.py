@@ -95,7 +95,7 @@ class Recaps:
     ) -> tuple[datetime, Sequence[StoredTurn]]:
         """Return a start time and the turns since then, without turns by people who opted out."""
         cutoff = _parse_start_time(request.argument, request.now)
-        load = self.summarizer.summaries.load_turns_since
+        load_turns = self.summarizer.summaries.load_turns_since
         conversation, person = message.address.conversation, message.author.id
         start, turns = await load_turns(
             conversation, person, cutoff.timestamp() if cutoff else None

@@ -258,7 +258,7 @@ class UsageView:
         lines = [
             await self._period_line(message, period, start) for period, start in starts.items()
         ]
-        caps = self.find_caps(message, request.active.first.preset)
+        caps = self.find_budget_caps(message, request.active.first.preset)
         spent_by_key = await self.budgets.load_spent_amounts(caps) if caps else {}
         lines += [_budget_line(cap, spent_by_key.get(cap.key, 0)) for cap in caps]
         return CommandResult(join_texts(lines))

@@ -149,11 +149,11 @@ class OperationPage(RouteGroup):
         errors = [_to_error_row(one, name) for name, each in items for one in each.errors]
         return OperationState(
             parts=await run_probes(self.probes, _PROBE_TIMEOUT_SECONDS),
-            conversations=queues.conversations,
-            held=queues.in_progress,
-            oldest_seconds=queues.oldest_since and max(0.0, now - queues.oldest_since),
-            lanes=queues.lanes,
-            unsent=queues.unsent_messages,
+            conversations=queues.conversation_count,
+            held=queues.in_progress_count,
+            oldest_seconds=queues.oldest_received_at and max(0.0, now - queues.oldest_received_at),
+            lanes=queues.lane_count,
+            unsent=queues.unsent_count,
             leases=await self.nodes.list_exclusive_roles(),
             providers=self.providers,
             health=[replace(one, process=name) for name, each in items for one in each.health],

@@ -295,7 +295,7 @@ class RateLimitedSurface(Surface):
         """Return the limits for one kind of call in a chat, for the whole chat, and for the bot."""
         learns_limits, is_best_effort = self.settings.pacing == "learned", self.best_effort
         if not is_message:
-            bot_windows = limits.bot_call_windows if limits.counts_typing else ()
+            bot_windows = limits.bot_call_windows if limits.typing_counts_as_call else ()
             return (
                 (),
                 (),
@@ -376,7 +376,7 @@ def _adjust_windows(
         replace(
             one,
             is_learned=one.is_learned and learns_limits,
-            reserved=one.reserved if reserves_calls else 0,
+            reserved_count=one.reserved_count if reserves_calls else 0,
         )
         for one in windows
     )

@@ -252,7 +252,7 @@ class Sender:
         return next_row if backoff is None else await self._claim_next(row.address.lane, backoff)
 
     async def _attempt_delivery(self, row: OutboxRow) -> OutboxRow | None:
-        delivery, reason = row.private, ""
+        delivery, reason = row.private_delivery, ""
         try:
             if row.state is OutboxState.UNKNOWN:
                 return await self._resolve_unknown_outcome(row)
@@ -306,12 +306,16 @@ class Sender:
         """
         is_message_gone = isinstance(error, MessageNotFound)
         was_deleted = is_message_gone and self._limits(row).reports_deletions
-        if row.op is OutboxOperation.EDIT and row.external_id is not None and not was_deleted:
+        if (
+            row.operation is OutboxOperation.EDIT
+            and row.external_id is not None
+            and not was_deleted
+        ):
             return await self.outbox.queue_as_new_message(
                 row, str(error), is_message_gone=is_message_gone
             )
-        is_reaction = row.op is OutboxOperation.REACT
-        if is_reaction and not is_message_gone and not await self.outbox.has_message(row.turn):
+        is_reaction = row.operation is OutboxOperation.REACT
+        if is_reaction and not is_message_gone and not await self.outbox.has_message(row.turn_name):
             return await self.outbox.give_up(row, str(error), row.content.text)
         return await self.outbox.give_up(row, str(error))
 
@@ -433,7 +437,7 @@ class Sender:
 
     def _should_give_up(self, row: OutboxRow) -> bool:
         """Return whether to give up on a row: it alone keeps failing, or was tried too often."""
-        if row.attempts >= _MAX_ATTEMPTS:
+        if row.attempt_count >= _MAX_ATTEMPTS:
             return True
         now, lane = self.clock.monotonic(), row.address.lane
         other_lanes_succeed = any(
@@ -466,8 +470,13 @@ class Sender:
         self.announce(row.id, external_id)
 
     def _seconds_until_search(self, row: OutboxRow, *, request_ended: bool) -> float:
-        delay_seconds, backoff_factor = self.settle_seconds, 2.0 ** max(0, row.attempts // 2 - 3)
-        if request_ended or row.op is not OutboxOperation.SEND or self._is_harmless_to_repeat(row):
+        delay_seconds = self.settle_seconds
+        backoff_factor = 2.0 ** max(0, row.attempt_count // 2 - 3)
+        if (
+            request_ended
+            or row.operation is not OutboxOperation.SEND
+            or self._is_harmless_to_repeat(row)
+        ):
             delay_seconds = min(1.0, delay_seconds)
         return min(delay_seconds * backoff_factor, _MAX_BACKOFF_SECONDS)
 

@@ -188,7 +188,7 @@ def arrange_parts(
             translate(_WHOLE_ANSWER_HINT, supported_language(locale)), first.content.face
         )
         return first, OutgoingPart(
-            FIRST_FILE_PART + first.part, caption, Attachment(_ANSWER_FILE_NAME, text)
+            FIRST_FILE_PART + first.number, caption, Attachment(_ANSWER_FILE_NAME, text)
         )
     destinations = choose_destinations(form, first.number, locale, make_part_name)
     return tuple(destinations.to_part(index, one.content) for index, one in enumerate(parts))
@@ -253,9 +253,9 @@ def explain_unread_files(files: Sequence[UnreadFile]) -> Text:
         if file.reason is not None and name:
             text = translatable("⚠ I could not read {name}: {why}.", name=name, why=file.reason)
             sentences.append(text)
-        elif file.why is not None:
-            sentences.append(translatable("⚠ I could not read the file: {why}.", why=file.why))
-    unread_items = [file.item for file in files if file.why is None]
+        elif file.reason is not None:
+            sentences.append(translatable("⚠ I could not read the file: {why}.", why=file.reason))
+    unread_items = [file.item for file in files if file.reason is None]
     return join_texts(
         [*sentences, explain_unreadable_attachments(unread_items)] if unread_items else sentences
     )

@@ -58,7 +58,7 @@ class LiveReply:
         """The texts of the complete answer's parts, set at the end of the block."""
         self._limits = self.surface.limits(self.address).without_name_line(self.face)
         self._buffer = StreamBuffer(self._limits)
-        self._opened_parts: list[tuple[OpenedPart, OutgoingPart]] = []
+        self._opened_parts: list[tuple[FirstPart, OutgoingPart]] = []
         self._message_ids, self._shown_texts = list[str](), list[str]()  # by part index
         self.shown_times: list[float] = []
         """The times of all live sends and edits, in Unix seconds."""
@@ -73,7 +73,7 @@ class LiveReply:
     @property
     def started_part_numbers(self) -> Sequence[int]:
         """The numbers of the parts whose messages were queued."""
-        return [one.part for _, one in self._opened_parts]
+        return [one.number for _, one in self._opened_parts]
 
     def feed(self, text: str) -> None:
         """Append text to the answer; a later update shows it."""
@@ -97,7 +97,8 @@ class LiveReply:
     def shows(self, part: OutgoingPart) -> bool:
         """Return whether a part's message certainly shows exactly this content."""
         contents = {
-            one.part: self._shown_contents.get(at) for at, (_, one) in enumerate(self._opened_parts)
+            one.number: self._shown_contents.get(at)
+            for at, (_, one) in enumerate(self._opened_parts)
         }
         return contents.get(part.number) == part.content
 
@@ -439,7 +440,7 @@ class LiveReplies:
         buttons = action_buttons(part_name, locale, *actions)
         typing_indicator = TypingIndicator(surface, address, self.clock)
 
-        async def open_part(outgoing_part: OutgoingPart) -> OpenedPart:
+        async def open_part(outgoing_part: OutgoingPart) -> FirstPart:
             opened_part = await self.conversations.open(claim, message, outgoing_part)
             self.deliver(address, opened_part.row)
             return opened_part

@@ -113,7 +113,7 @@ def split(text: str, limits: Limits) -> list[str]:
 
 def _split_rendered(text: str, limits: Limits, max_units: int) -> Iterator[str]:
     """Yield a text or, if it is too long for one message once rendered, smaller parts of it."""
-    rendered_text = limits.render(text) if limits.render else text
+    rendered_text = limits.to_visible_text(text) if limits.to_visible_text else text
     smaller_max_units = max_units // 2
     if smaller_max_units < 1 or limits.measure(rendered_text) <= limits.max_units:
         yield text
@@ -177,7 +177,7 @@ def _find_cut_window(
 
 
 def _reopens_marks(limits: Limits) -> bool:
-    return limits.render is not None and limits.max_units >= _MIN_UNITS_TO_REOPEN_MARKS
+    return limits.to_visible_text is not None and limits.max_units >= _MIN_UNITS_TO_REOPEN_MARKS
 
 
 def _find_reopened_marks(text: str, prose_start: int, end: int, position: int) -> tuple[str, str]:

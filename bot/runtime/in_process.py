@@ -152,9 +152,9 @@ class InProcessRateLimits(RateLimits):
                     del self._calls[call_key]
 
 
-def longest_refusals(wait_seconds: Mapping[str, float]) -> Sequence[RefusedCalls]:
+def longest_refusals(wait_seconds: Mapping[str, float]) -> Sequence[BlockedCalls]:
     longest_waits = sorted(wait_seconds.items(), key=lambda one: -one[1])[:_MAX_LISTED_REFUSALS]
-    return [RefusedCalls(scope, seconds) for scope, seconds in longest_waits]
+    return [BlockedCalls(scope, seconds) for scope, seconds in longest_waits]
 
 
 class InProcessSignals(Signals):

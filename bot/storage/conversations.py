@@ -280,7 +280,7 @@ class Conversations(StoredTurns):
             if self._shared_windows is not None:
                 await self._shared_windows.drop(claim)
             await self._database.truncate_log()
-        if window is not None and not result.new_session and result.change is None:
+        if window is not None and not result.starts_session and result.change is None:
             removed_range = result.removed_range or result.replaced_range
             if removed_range is not None:
                 window = window.without_turns(removed_range)

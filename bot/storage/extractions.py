@@ -32,7 +32,7 @@ class UnreadTurns:
         """The number of questions answered since a model was last asked for memories."""
         count, has_question = 0, False
         for one in self.turns:
-            if one.id <= self.last_asked_id or one.turn.observed:
+            if one.id <= self.last_asked_id or one.turn.is_observed:
                 continue
             if one.turn.role == "user":
                 has_question = True

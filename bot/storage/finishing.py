@@ -138,7 +138,7 @@ def finish(
     Return the conversation's next message, and the first queued row if it is now reserved for
     sending; either may be None.
     """
-    other_changes = rows.result.change or rows.result.in_place_of or rows.result.feedback
+    other_changes = rows.result.change or rows.result.replaced_part_names or rows.result.feedback
     is_answer_only = not other_changes
     if dialect == "postgresql" and is_answer_only:
         values = _finish_values(claim, rows, sender, at.now)
@@ -195,7 +195,7 @@ def _finish_in_steps(
 def _mark_answered(claim: Claim, rows: ResultRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
     """Mark messages as answered; return the session and whether the claim was released."""
     message_query = SQL["end_message"].query_many([{"message": one} for one in rows.message_ids])
-    if dialect == "sqlite" and rows.begins_next and not rows.result.new_session:
+    if dialect == "sqlite" and rows.begins_next and not rows.result.starts_session:
         yield message_query
         session_rows = yield SQL["settle_if_answered"].query(claim_values(claim))
         return _require_locked_session(claim, session_rows), session_rows[0][1] is None
@@ -226,7 +226,7 @@ def _finish_values(
     return {
         **claim_values(claim),
         "messages": rows.message_ids,
-        "new_session": rows.result.new_session,
+        "new_session": rows.result.starts_session,
         "begin_next": rows.begins_next,
         **_range_values(rows.result.removed_range, "removed"),
         **_range_values(rows.result.replaced_range, "superseded"),
@@ -296,27 +296,31 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
     """Return the outbox rows that make the turn's messages match the result."""
     is_press = isinstance(message.incoming, ButtonPress)
     parts: Sequence[OutgoingPart] = result.outgoing
-    if not (result.in_place_of or any(one.is_response for one in parts)):
+    if not (result.replaced_part_names or any(one.is_response for one in parts)):
         parts = [_mark_first_as_response(message, one) for one in parts]
     changes = []
     for one in parts:
-        content = encode_content(one.content, one.thread, one.private)
-        if one.part == REACTION_PART:
+        content = encode_content(one.content, one.thread, one.private_delivery)
+        if one.number == REACTION_PART:
             changes.append(
                 _to_change(message, one, OutboxOperation.REACT, content, is_queued=False)
             )
             continue
-        if not one.is_shown:
+        if not one.is_already_shown:
             changes.append(_to_change(message, one, OutboxOperation.EDIT, content, is_queued=True))
         changes.append(_to_change(message, one, OutboxOperation.SEND, content, is_queued=False))
     # A response to a native command does not replace an earlier message.
-    response_parts = [one.part for one in parts if one.is_response and not is_press]
+    response_parts = [one.number for one in parts if one.is_response and not is_press]
     return PartChanges(
         _common_columns(message),
         changes,
-        [one.part for one in parts if not (result.in_place_of and one.part in response_parts)],
+        [
+            one.number
+            for one in parts
+            if not (result.replaced_part_names and one.number in response_parts)
+        ],
         may_have_opened_parts=bool(
-            parts or result.was_stopped or result.may_have_sent or message.crashes
+            parts or result.was_stopped or result.may_have_sent or message.crash_count
         ),
     )
 

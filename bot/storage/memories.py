@@ -108,10 +108,10 @@ class SqlMemories(RecordingStore):
         """Return the memories that a character may recall in a place, unranked."""
         now, version = self._clock.monotonic(), self._version
         if now - self._listeners_without_memories.get(listener, -math.inf) < _REREAD_SECONDS:
-            return RecalledMemories()
+            return RecallCandidates()
         memories = await self._read_recallable(listener)
         # On PostgreSQL, other processes may add memories.
-        if self._database.is_sqlite and version == self._version and memories == RecalledMemories():
+        if self._database.is_sqlite and version == self._version and memories == RecallCandidates():
             self._listeners_without_memories[listener] = now
         return memories
 
@@ -283,7 +283,7 @@ def add(
         yield SQL["locked_session"].query(of=new.conversation)
     if new.is_derived and not (yield from _are_sources_current(new.conversation, sources)):
         return None
-    new = replace(new, turns=tuple(one.id for one in sources) if new.is_derived else ())
+    new = replace(new, turn_ids=tuple(one.id for one in sources) if new.is_derived else ())
     consents = yield from _load_consents(new)
     if Consent.OFF in consents:
         return None

@@ -117,10 +117,10 @@ class SqlOutbox(ClockStore):
         lane_key = yield from self._give_up_row(row, reason)
         if private is not None:
             yield SQL["empty_row"].query(row=row.id)
-        if notice and row.part < _FIRST_NOTICE_PART:
+        if notice and row.part_number < _FIRST_NOTICE_PART:
             # All private parts of a turn share one notice.
-            part = _FIRST_NOTICE_PART + (0 if private else row.part)
-            row_key = {"turn": row.turn, "part": part, "op": OutboxOperation.SEND}
+            part = _FIRST_NOTICE_PART + (0 if private else row.part_number)
+            row_key = {"turn": row.turn_name, "part": part, "op": OutboxOperation.SEND}
             reply_to = private.reply_to if private else row.reply_to
             content = {**NO_MESSAGE, **encode_content(MessageContent(notice)), "reply_to": reply_to}
             values = {**row_key, **to_address_columns(notice_address), **content}
@@ -334,8 +334,8 @@ def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, flo
             state=OutboxState.PENDING,
             attempt_count=attempts + 1,
             external_id=None,
-            send_before=at.monotonic + ROW_LEASE_SECONDS / 2,
-            problem=str(error),
+            send_deadline=at.monotonic + ROW_LEASE_SECONDS / 2,
+            decode_error=str(error),
         )
         return row, 0.0, None
 
@@ -361,7 +361,7 @@ def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, f
         external_id=external_id,
         file=None if file_name is None else Attachment(file_name, file_text),
         thread=thread_to_open,
-        private=private,
-        send_before=at.monotonic + ROW_LEASE_SECONDS / 2,
+        private_delivery=private,
+        send_deadline=at.monotonic + ROW_LEASE_SECONDS / 2,
     )
     return row, float(not_before), None if started_at is None else float(started_at)

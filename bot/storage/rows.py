@@ -205,8 +205,8 @@ def to_turn(row: Sequence[Any]) -> Turn:
         raise TypeError("speaker_name is not text")
     return Turn(
         *(role, text, speaker, datetime.fromtimestamp(at, UTC), preset, version, message_id),
-        sent_as=tuple(name for name in (sent_as or "").split("\n") if name),
-        observed=bool(is_observed),
+        part_names=tuple(name for name in (sent_as or "").split("\n") if name),
+        is_observed=bool(is_observed),
         files=_decode_stored_files(files),
     )
 

@@ -103,7 +103,7 @@ class AnswerPipeline:
         if is_unreadable(message, context.files):
             unread_notice = explain_unread_files(context.files.unread_files)
             return self._refusal_result(message, unread_notice, first_part_number)
-        if is_new and earlier_session is None and not question.in_place_of:
+        if is_new and earlier_session is None and not question.replaced_part_names:
             context = await self._add_greeting(context, len(question.earlier_turns))
         await self._generate_answers(speakers, context, stop_flag)
         has_memory = any(one.memory for one in active.presets)

@@ -220,7 +220,7 @@ class IsolationGate:
 
     def _start_due_suspects(self) -> None:
         limit = max(_MIN_RUNNING_SUSPECTS, math.ceil(len(self._suspects) * _MAX_RUNNING_SHARE))
-        max_crashes = max((one.message.crashes for one in self._suspects), default=0)
+        max_crashes = max((one.message.crash_count for one in self._suspects), default=0)
         for attempt in self._suspects:
             # A crash beside suspects with fewer crashes would make them just as suspicious.
             may_start_now = attempt.is_due and attempt.message.crash_count == max_crashes

@@ -110,9 +110,9 @@ class CommandRunner:
         result = replace(result, is_private=result.is_private or has_private_reply(request.command))
         if (question_to_retry := result.question) is not None:
             return await self.answerer.answer(
-                group, question_to_retry, request.active, result.removed_turns
+                group, question_to_retry, request.active, result.removed_range
             )
-        if result.forgotten_id is not None:
+        if result.forgotten_message_id is not None:
             return "command", await self._forget_message(group, result)
         return "command", await self.finish(group, request, result)
 
@@ -139,7 +139,7 @@ class CommandRunner:
         """Store a command's result and reply; `menu_result` is its menu's new content, if any."""
         services, finisher, claim = self.services, self.finisher, group.claim
         result = await self.check_greeting(request.incoming, result)
-        if result.keeps_unanswered:
+        if result.keeps_unanswered_session:
             session = await services.conversations.load_session(claim, _MAX_LOADED_TURNS)
             has_begun = session.has_answer or len(session.turns) >= _MAX_LOADED_TURNS
             result = replace(result, starts_session=has_begun)
@@ -154,7 +154,7 @@ class CommandRunner:
         turn_result = await self._compose_result(group.message, request, result, menu_result)
         finish_turn = finisher.finish_forgetting if result.deleted_ids else finisher.finish
         next_message = await finish_turn(group, turn_result)
-        if result.new_session:
+        if result.starts_session:
             for memory in services.memories:
                 await memory.end_session(claim.conversation)
         return next_message
@@ -167,7 +167,10 @@ class CommandRunner:
         if message.wake is None or message.is_late:
             return await finisher.finish(group, TurnResult())
         services.decisions.record_refusal(message, access)
-        issue_code, needs_code = services.commands.pairing.issue_code, access.rule == "dm pairing"
+        issue_code, needs_code = (
+            services.commands.pairing_codes.issue_code,
+            access.rule == "dm pairing",
+        )
         code = await issue_code(message) if needs_code else ""
         should_tell_author = await services.access.should_report_refusal(message, access, code)
         if not (should_tell_author or message.interaction is not None):
@@ -184,7 +187,9 @@ class CommandRunner:
         if not result.greeting:
             return result
         check = self.services.pipeline.model_requests.check_greeting
-        return replace(result, greeting=await check(event, result.greeter or "", result.greeting))
+        return replace(
+            result, greeting=await check(event, result.greeting_preset or "", result.greeting)
+        )
 
     async def greet(
         self, group: MessageGroup, scopes: Sequence[str], result: CommandResult
@@ -213,7 +218,7 @@ class CommandRunner:
             await self.finisher.forget_copies(scope)
         if person_id is None:
             await self.finisher.delete_history(group.claim)
-            return await self.finisher.finish(group, TurnResult(new_session=True))
+            return await self.finisher.finish(group, TurnResult(starts_session=True))
         turn_ids = await self.services.conversations.find_turns_by_person(group.claim, person_id)
         result = TurnResult(change=HistoryChange(deleted_ids=turn_ids))
         return await self.finisher.finish_forgetting(group, result, person_id)
@@ -267,7 +272,7 @@ class CommandRunner:
     ) -> TurnResult:
         incoming, active, replies = request.incoming, request.active, self.services.replies
         answer = _find_shown_version(turn, exchange)
-        parts = tuple(name for name in answer.turn.sent_as if name in exchange.parts)
+        parts = tuple(name for name in answer.turn.part_names if name in exchange.parts)
         name_line, face = self.services.find_name_and_face(answer.turn, incoming.address, active)
         outgoing = replies.final_parts(incoming.address, name_line + request.argument, 0, face)
         part_names = tuple(message.reused_part_name(parts, one.number) for one in outgoing)
@@ -283,9 +288,9 @@ class CommandRunner:
         self, group: MessageGroup, result: CommandResult
     ) -> InboxMessage | None:
         services, incoming = self.services, group.message.incoming
-        message_id = result.forgotten_id or ""
+        message_id = result.forgotten_message_id or ""
         turns = [*await services.conversations.find_turns(group.claim, [message_id])]
-        if result.forgets_answers:
+        if result.deletes_answers:
             exchange = await services.conversations.load_exchange(group.claim, message_id, 0)
             turns += [one for each in (exchange.versions if exchange else ()) for one in each]
         if not turns:
@@ -360,7 +365,7 @@ class CommandRunner:
             return TurnResult()
         address, text = message.incoming.address, name_line + turn.text
         parts = self.services.replies.final_parts(address, text, first_part_number, face)
-        part_names = tuple(message.part_name(one.part) for one in parts)
+        part_names = tuple(message.part_name(one.number) for one in parts)
         return TurnResult([replace(turn, part_names=part_names)], parts)
 
     def _reply_result(

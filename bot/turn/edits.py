@@ -149,7 +149,9 @@ class EditHandler:
             text = translatable("⚠ {problem}", problem=error.text)
             outgoing = services.replies.notice_parts(incoming.address, text, incoming.locale)
             if isinstance(error, AgeUnconfirmed):  # the button retries the old answer
-                buttons = action_buttons(exchange.parts[-1], incoming.locale, ButtonAction.ADULT)
+                buttons = action_buttons(
+                    exchange.parts[-1], incoming.locale, ButtonAction.CONFIRM_AGE
+                )
                 outgoing = services.replies.with_buttons(incoming.address, outgoing, buttons)
             return TurnResult(outgoing=outgoing, change=HistoryChange(new_texts))
         if not result.turns:  # stopped before the first word
@@ -157,7 +159,7 @@ class EditHandler:
         interrupted_ids = _find_interrupted_answer_ids(message, exchange) if new_texts else set()
         if active.first.preset.buttons and exchange.versions:
             count = 1 + sum(one.id not in interrupted_ids for one in exchange.versions[-1])
-            buttons = answer_buttons(result.turns[-1].sent_as[-1], incoming.locale, count, count)
+            buttons = answer_buttons(result.turns[-1].part_names[-1], incoming.locale, count, count)
             outgoing = services.replies.with_buttons(incoming.address, result.outgoing, buttons)
             result = replace(result, outgoing=outgoing)
         return _replace_answers(exchange, result, new_texts, interrupted_ids)

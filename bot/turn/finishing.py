@@ -123,7 +123,7 @@ class TurnFinisher:
                 and result.outgoing
             ):
                 part_number = 1 + max(
-                    one.part for one in result.outgoing if one.part < FIRST_NOTICE_PART
+                    one.number for one in result.outgoing if one.number < FIRST_NOTICE_PART
                 )
                 result = self._with_notice(incoming, result, _SECRET_REMOVED_NOTICE, part_number)
         if message.refused_messages:
@@ -312,7 +312,7 @@ class QuestionAnswerer:
             message, reason, problem = group.message, str(error), error.notice
             error_id = message.error_id
             _log.warning("answer_failed", turn=message.turn_name, error_id=error_id, reason=reason)
-            if services.replies.limits(message.incoming.address).shows_causes:
+            if services.replies.limits(message.incoming.address).shows_error_causes:
                 problem = translatable("{problem}\n{cause}", problem=problem, cause=reason)
             return "failed", await finisher.finish_with_error(group, problem)
         for one, decision in gathering.decisions:
@@ -323,9 +323,11 @@ class QuestionAnswerer:
         question = gathering.question
         channel = question.incoming.address.channel
         services.decisions.record_substitute_models(channel, question.speakers, result.receipts)
-        earlier_turns, in_place_of = question.earlier_turns, question.in_place_of
+        earlier_turns, in_place_of = question.earlier_turns, question.replaced_part_names
         turns = [*result.earlier_turns, *earlier_turns, user_turn(question.incoming), *result.turns]
-        result = replace(result, turns=turns, replaced_range=removed_turns, in_place_of=in_place_of)
+        result = replace(
+            result, turns=turns, replaced_range=removed_turns, replaced_part_names=in_place_of
+        )
         if gathering.uncovered_message_count and not group.message.refused_messages:
             waiting_notice = translatable_count(
                 "⏳ 1 more message has arrived. I will answer it next.",
@@ -418,7 +420,7 @@ def add_private_response(
     """Add a private response to a native command whose answer is public."""
     if not is_native_command(message):
         return result
-    next_part_number = max((one.part + 1 for one in result.outgoing), default=result.next_part)
+    next_part_number = max((one.number + 1 for one in result.outgoing), default=result.next_part)
     response_text = translate(text, supported_language(message.incoming.locale))
     response = OutgoingPart(next_part_number, MessageContent(response_text), is_response=True)
     return replace(result, outgoing=(*result.outgoing, response))

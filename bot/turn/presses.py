@@ -180,7 +180,7 @@ class PressHandler:
                 has_opted_out = await self.services.deletions.request_person_deletion(press)
                 opt_out_notices = [_STILL_OPTED_OUT_NOTICE] if has_opted_out else []
                 return join_texts([_FORGETTING_NOTICE, *opt_out_notices], " ")
-            case ButtonAction.ADULT:
+            case ButtonAction.CONFIRM_AGE:
                 person, settings = press.author.id, self.services.access.chat_settings
                 await settings.set(person, AGE_KEY, "confirmed", person)
                 is_command = parse_command(exchange.question.turn.text) is not None
@@ -221,7 +221,7 @@ class PressHandler:
                 CommandResult(problem, buttons=(back_button(request),)) if is_memory else result
             )
         if is_memory:  # the reply of the command is the new content of the menu
-            return request, CommandResult(""), replace(result, in_place_of=exchange.parts)
+            return request, CommandResult(""), replace(result, replaced_part_names=exchange.parts)
         request = replace(request, active=await self.services.resolver.resolve(press.scopes))
         menu = await commands.menus.show_after_choice(button, request)
         text = join_texts([problem, menu.text]) if problem else menu.text
@@ -261,11 +261,11 @@ class PressHandler:
         restored_ids: list[int] = []
         parts: list[OutgoingPart] = []
         for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
-            version_exists = 1 <= button.number <= len(all_versions)
-            chosen_version = all_versions[button.number - 1] if version_exists else answer
+            version_exists = 1 <= button.version_or_page <= len(all_versions)
+            chosen_version = all_versions[button.version_or_page - 1] if version_exists else answer
             name_line, face = self.services.find_name_and_face(chosen_version.turn, address, active)
             text = name_line + chosen_version.turn.text
-            first_part_number = len(select_message_parts(one.part for one in parts))
+            first_part_number = len(select_message_parts(one.number for one in parts))
             text_parts = replies.final_parts(address, text, first_part_number, face)
             form: LongAnswer = "parts"
             if chosen_version.turn.preset in active.names:

@@ -119,7 +119,7 @@ class ChannelReader:
             one for one in events if one.at.timestamp() >= start and text_with_attachments(one)
         )
         turns = (user_turn(to_storable_message(one)) for one in kept_events)
-        return tuple(replace(turn, files=(), observed=True) for turn in turns)
+        return tuple(replace(turn, files=(), is_observed=True) for turn in turns)
 
 
 async def _read_or_none(message: IncomingMessage, reading: Awaitable[_Result]) -> _Result | None:
@@ -174,7 +174,7 @@ class TurnContext:
     def next_part(self) -> int:
         """The number of the first message part that the next character sends."""
         following_numbers = [one + 1 for one in select_message_parts(self.started_part_numbers)]
-        complete_part_count = len(select_message_parts(one.part for one in self.parts))
+        complete_part_count = len(select_message_parts(one.number for one in self.parts))
         return max(self.first_part_number + complete_part_count, *following_numbers, 0)
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
@@ -273,7 +273,7 @@ class PromptSources:
             files,
             (*thread_start, *earlier_turns),
             first_part_number,
-            question.in_place_of,
+            question.replaced_part_names,
             replaces_answers=removed_turns is not None,
         )
 

@@ -194,7 +194,7 @@ class ConversationWorker:
         try:
             if not has_crashed_too_often(message):
                 return await self._handle_event(group)
-            crashes, own_crashes = message.crashes, message.own_crashes
+            crashes, own_crashes = message.crash_count, message.own_crash_count
             _log.error("set_aside", turn=message.turn_name, crashes=crashes, own=own_crashes)
             is_private = has_private_response(message)
             return "set_aside", await finisher.finish_with_text(
@@ -242,7 +242,9 @@ class ConversationWorker:
         if await self._services.access.is_off(request.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
         active = await self._services.resolver.resolve(request.scopes)
-        spoken_result = CommandResult("", greeting=request.text, greeter=active.first.preset.name)
+        spoken_result = CommandResult(
+            "", greeting=request.text, greeting_preset=active.first.preset.name
+        )
         return "said", await self._commands.greet(group, request.scopes, spoken_result)
 
     async def _delete_messages(
@@ -411,7 +413,7 @@ class ConversationWorker:
             failed_questions,
             stop_outcome,
         )
-        request = CommandRequest(*arguments, part=group.message.part_name(0))
+        request = CommandRequest(*arguments, part_name=group.message.part_name(0))
         return await self._commands.run(group, request)
 
     async def _explain_unreadable_message(

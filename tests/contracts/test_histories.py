@@ -284,8 +284,8 @@ async def test_question_can_be_marked_as_background_and_unmarked(
 async def test_question_whose_answer_failed_is_stored_outside_the_history(store: Store) -> None:
     claim, message = await take_message(store)
     name = message.part_name(0)
-    question = replace(said("why?"), message_id="41", sent_as=(name,))
-    notice = TurnResult(outgoing=in_parts("⚠"), open_questions=[question])
+    question = replace(said("why?"), message_id="41", part_names=(name,))
+    notice = TurnResult(outgoing=in_parts("⚠"), unanswered_questions=[question])
     await store.conversations.finish(claim, message, notice, begins_next=False)
     assert await texts_of(store) == []
     found = present(await load_answered(store, name))

@@ -36,7 +36,7 @@ async def answer(store: Store, number: int, history: str = "") -> None:
 
 async def find(store: Store, message_id: str) -> list[tuple[str, bool]]:
     places = await SqlHistoryIndex(store.database).locate(HERE, [message_id], includes_copies=True)
-    return [(one.conversation, one.is_last) for one in places]
+    return [(one.conversation, one.is_newest) for one in places]
 
 
 async def test_messages_are_found_in_every_history_of_their_channel(store: Store) -> None:

@@ -237,7 +237,7 @@ class TelegramSurface(Surface):
         if search.copy_id is None:
             after_id = max([oldest_id, *known_ids])
             found_id = await self._search_forward(message, chat.id, after_id, known_ids)
-        elif (sent_id := chat.to_wire(search.duplicate_of)) is None:
+        elif (sent_id := chat.to_wire(search.copy_id)) is None:
             return None  # the message is in the old group, which became a supergroup
         else:
             found_id = await self._find_duplicate(message, chat.id, oldest_id, known_ids, sent_id)
@@ -361,8 +361,10 @@ def _render_text(
     if content.is_plain:
         return render_plain(content.text_with_name_line), None
     if not content.thoughts:
-        return render_markdown(content.named_text, keep_links=keep_links)
-    return render_with_fold(content.named_text, f"💭 {content.thoughts}", keep_links=keep_links)
+        return render_markdown(content.text_with_name_line, keep_links=keep_links)
+    return render_with_fold(
+        content.text_with_name_line, f"💭 {content.thoughts}", keep_links=keep_links
+    )
 
 
 class _SentMessage(msgspec.Struct):

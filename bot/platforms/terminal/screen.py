@@ -76,10 +76,10 @@ class CommandCompleter(Completer):
                 yield from self._suggest_completions(spec.actions, argument)
                 for option in spec.options:
                     values = (
-                        self._suggest_presets(argument) if option.can_suggest else option.choices
+                        self._suggest_presets(argument) if option.autocompletes else option.choices
                     )
                     matches = [
-                        one for one in values if option.can_suggest or one.startswith(argument)
+                        one for one in values if option.autocompletes or one.startswith(argument)
                     ]
                     yield from (Completion(one, -len(argument)) for one in matches)
 
