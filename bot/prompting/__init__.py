@@ -1,1 +1,1 @@
-"""Build prompts from presets, histories, and messages; the only I/O is with preset files."""
+"""Build prompts from presets, histories, and messages, with no I/O except on preset files."""

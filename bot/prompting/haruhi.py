@@ -163,18 +163,18 @@ _ROLE_FILES = {
 }
 
 
-def find_builtin_role_name(word: str) -> str | None:
+def find_builtin_role_name(name: str) -> str | None:
     """Return a built-in role's display name, such as 凉宫春日 for "haruhi", or None if unknown."""
-    return _ROLE_NAMES[_ROLE_FILES[word]] if word in _ROLE_FILES else None
+    return _ROLE_NAMES[_ROLE_FILES[name]] if name in _ROLE_FILES else None
 
 
-def load_builtin_role(word: str) -> CharacterData:
-    file_stem = _ROLE_FILES.get(word)
+def load_builtin_role(name: str) -> CharacterData:
+    file_stem = _ROLE_FILES.get(name)
     if file_stem is None:
-        closest_name = next(iter(difflib.get_close_matches(word, _ROLE_FILES, n=1)), "haruhi")
+        closest_name = next(iter(difflib.get_close_matches(name, _ROLE_FILES, n=1)), "haruhi")
         raise CharacterError.translatable(
             "{word} has no persona and is not a built-in role; pass a `persona`, or use {near}",
-            word=repr(word),
+            word=repr(name),
             near=repr(closest_name),
         )
     shipped_file = _ROLES_FOLDER / f"{file_stem}.jsonl"

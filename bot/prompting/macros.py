@@ -166,12 +166,12 @@ def parse_moment(text: str, now: datetime) -> datetime | None:
 
 def describe_duration(duration: timedelta, *, is_relative: bool = False) -> str:
     """Describe a duration, as "5 minutes" or, if relative, "in 5 minutes" or "5 minutes ago"."""
-    remaining_amount, duration_text = abs(duration.total_seconds()), "a few seconds"
-    for limit, length, name in _DURATION_UNITS:
-        if round(remaining_amount) < limit:
+    unit_count, duration_text = abs(duration.total_seconds()), "a few seconds"
+    for minimum, length, name in _DURATION_UNITS:
+        if round(unit_count) < minimum:
             break
-        remaining_amount /= length
-        number = max(1, round(remaining_amount))
+        unit_count /= length
+        number = max(1, round(unit_count))
         article = "an" if name == "hour" else "a"
         duration_text = f"{article} {name}" if number == 1 else f"{number} {name}s"
     if not is_relative:
@@ -253,25 +253,27 @@ class Macros:
     def _expand(self, text: str, depth: int) -> str:
         if "{{" not in text:
             return self._expand_legacy_macros(text)
-        document = _Document(text) if len(text) > _MAX_CACHED_CHARS else _read_document(text)
-        return self._expand_calls(document, 0, depth)
+        parsed_text = _ParsedText(text) if len(text) > _MAX_CACHED_CHARS else _parse_text(text)
+        return self._expand_calls(parsed_text, 0, depth)
 
-    def _expand_calls(self, document: "_Document", first: int, depth: int, end: int = -1) -> str:
-        """Expand the text from macro call `first` to before call `end` (-1: to the text's end)."""
-        text, calls = document.text, document.calls
-        end = len(calls) if end < 0 else end
-        text_position = calls[first - 1].end if first else 0
-        text_end = calls[end].start if end < len(calls) else len(text)
+    def _expand_calls(
+        self, parsed_text: "_ParsedText", first_index: int, depth: int, end_index: int = -1
+    ) -> str:
+        """Expand the text from one macro call to before another (-1: to the text's end)."""
+        text, calls = parsed_text.text, parsed_text.calls
+        end_index = len(calls) if end_index < 0 else end_index
+        text_position = calls[first_index - 1].end if first_index else 0
+        text_end = calls[end_index].start if end_index < len(calls) else len(text)
         parts: list[str] = []
-        index = first
-        while index < end:
+        index = first_index
+        while index < end_index:
             call = calls[index]
             parts.append(self._expand_legacy_macros(text[text_position : call.start]))
-            closing_index = document.closing_indexes.get(index)
+            closing_index = parsed_text.closing_indexes.get(index)
             value = None
             if depth < _MAX_NESTING and not self.budget.is_spent():
                 self.budget.macros_left -= 1 + (call.end - call.start) // _CHARS_PER_MACRO
-                value = self._evaluate_call(document, index, closing_index, depth)
+                value = self._evaluate_call(parsed_text, index, closing_index, depth)
                 self.budget.chars_left -= len(value or "")
             if value is None:
                 closing_index = None
@@ -291,18 +293,18 @@ class Macros:
         return _LEGACY_MACRO.sub(lambda match: names.get(match[1].lower(), self.char), text)
 
     def _evaluate_call(
-        self, document: "_Document", index: int, closing_index: int | None, depth: int
+        self, parsed_text: "_ParsedText", index: int, closing_index: int | None, depth: int
     ) -> str | None:
-        call = document.calls[index]
+        call = parsed_text.calls[index]
         if call.name == "//":
             return ""
         if call.is_closing:
             return None
-        if zone := _TIME_ZONE.fullmatch(call.body):
-            utc_offset = timedelta(hours=max(-14, min(14, int(zone[1]))))
+        if time_zone_match := _TIME_ZONE.fullmatch(call.body):
+            utc_offset = timedelta(hours=max(-14, min(14, int(time_zone_match[1]))))
             return format_moment(self.now.astimezone(timezone(utc_offset)), _TIME_FORMATS["time"])
         if call.name == "if":
-            return self._choose_branch(document, index, closing_index, depth)
+            return self._choose_branch(parsed_text, index, closing_index, depth)
         if expression := parse_expression(call.body):
             return self.variables.evaluate(
                 expression, lambda text: self._expand(text, depth + 1).strip()
@@ -313,7 +315,7 @@ class Macros:
             return None
         arguments = [self._expand(one, depth + 1).strip() for one in call.arguments]
         if closing_index is not None:
-            block_text = self._expand_calls(document, index + 1, depth + 1, closing_index)
+            block_text = self._expand_calls(parsed_text, index + 1, depth + 1, closing_index)
             arguments.append(block_text if "#" in call.flags else block_text.strip())
         return self._call_macro(call.name, arguments)
 
@@ -334,8 +336,8 @@ class Macros:
             case "datetimeformat":
                 return format_moment(self.now, argument)
             case "timediff":
-                time, other = (parse_moment(one, self.now) for one in (*arguments, "", "")[:2])
-                return describe_duration(time - other, is_relative=True) if time and other else ""
+                end, start = (parse_moment(one, self.now) for one in (*arguments, "", "")[:2])
+                return describe_duration(end - start, is_relative=True) if end and start else ""
             case "greeting":
                 return "".join(self.greetings[(number := _parse_count(argument, 0)) : number + 1])
             case _:
@@ -357,13 +359,13 @@ class Macros:
                 return _CONSTANTS[name] if name in _CONSTANTS else self.fields.get(name, "")
 
     def _choose_branch(
-        self, document: "_Document", index: int, closing_index: int | None, depth: int
+        self, parsed_text: "_ParsedText", index: int, closing_index: int | None, depth: int
     ) -> str | None:
         """Expand a branch of `{{if condition}}...{{else}}...{{/if}}` or `{{if a::b}}`.
 
         Return None if the macro is incomplete.
         """
-        call = document.calls[index]
+        call = parsed_text.calls[index]
         condition, *branch_arguments = call.arguments or [""]
         if closing_index is None and not branch_arguments:
             return None
@@ -371,12 +373,14 @@ class Macros:
         is_true = self._is_true_condition(condition.strip().removeprefix("!"), depth) != is_negated
         if closing_index is None:
             return self._expand("::".join(branch_arguments), depth + 1).strip() if is_true else ""
-        else_index, branch = document.find_else(index, closing_index), ""
+        else_index, branch_text = parsed_text.find_else(index, closing_index), ""
         if is_true:
-            branch = self._expand_calls(document, index + 1, depth + 1, else_index or closing_index)
+            branch_text = self._expand_calls(
+                parsed_text, index + 1, depth + 1, else_index or closing_index
+            )
         elif else_index:
-            branch = self._expand_calls(document, else_index + 1, depth + 1, closing_index)
-        return branch if "#" in call.flags else branch.strip()
+            branch_text = self._expand_calls(parsed_text, else_index + 1, depth + 1, closing_index)
+        return branch_text if "#" in call.flags else branch_text.strip()
 
     def _is_true_condition(self, condition: str, depth: int) -> bool:
         # A value is never parsed as a macro, because a person may have written it.
@@ -384,7 +388,7 @@ class Macros:
             condition = "{{" + condition + "}}"
         return self._expand(condition, depth + 1).strip().lower() not in _FALSE_WORDS
 
-    def _choose_option(self, call: "_Call", depth: int) -> str:
+    def _choose_option(self, call: "_MacroCall", depth: int) -> str:
         """Choose a random item of `a,b,c`, or of `a::b::c` if items contain commas."""
         options = call.arguments
         if len(options) == 1:
@@ -439,7 +443,7 @@ def find_unknown_macros(texts: Iterable[str]) -> Sequence[str]:
     """Return the names of unsupported macros in these texts, without duplicates."""
     unknown_names: dict[str, None] = {}
     for _ in range(_MAX_NESTING):
-        calls = [call for text in texts if "{{" in text for call in _Document(text).calls]
+        calls = [call for text in texts if "{{" in text for call in _ParsedText(text).calls]
         texts = [call.body for call in calls]
         for call in calls:
             is_known = _is_known(call.name) or call.name == "//" or _TIME_ZONE.fullmatch(call.body)
@@ -452,16 +456,16 @@ def find_unknown_macros(texts: Iterable[str]) -> Sequence[str]:
 
 def _remove_trim_marks(text: str) -> str:
     """Remove trim marks and the line breaks around them; a regex would take quadratic time."""
-    first, *rest = text.split(_TRIM_MARK)
-    if not rest:
+    first_part, *later_parts = text.split(_TRIM_MARK)
+    if not later_parts:
         return text
-    *between, last = rest
-    inner_parts = [part.strip("\n") for part in between]
-    return "".join([first.rstrip("\n"), *inner_parts, last.lstrip("\n")])
+    *middle_parts, last_part = later_parts
+    stripped_parts = [part.strip("\n") for part in middle_parts]
+    return "".join([first_part.rstrip("\n"), *stripped_parts, last_part.lstrip("\n")])
 
 
 @value_class
-class _Call:
+class _MacroCall:
     start: int
     end: int
     body: str
@@ -475,7 +479,7 @@ class _Call:
         return "/" in self.flags
 
 
-class _Document:
+class _ParsedText:
     """A text's outermost macro calls, and the closing tags of its blocks."""
 
     def __init__(self, text: str) -> None:
@@ -502,9 +506,9 @@ class _Document:
 
 
 @lru_cache(maxsize=1024)
-def _read_document(text: str) -> _Document:
+def _parse_text(text: str) -> _ParsedText:
     """Parse a text and cache the result, because a preset's texts are expanded in every prompt."""
-    return _Document(text)
+    return _ParsedText(text)
 
 
 def _parse_count(argument: str, default: int) -> int:
@@ -516,17 +520,17 @@ def _find_block_argument_number(macro_name: str) -> int:
     return 2 if macro_name == "if" or macro_name in _VARIABLE_MACROS else 1
 
 
-def _parse_call(text: str, start: int, end: int) -> _Call:
+def _parse_call(text: str, start: int, end: int) -> _MacroCall:
     body = text[start + 2 : end - 2]
     comment = body.lstrip()
     if comment.startswith("//"):
         flags = "/" if comment.startswith("///") and not comment[3:].strip() else ""
-        return _Call(start, end, body, "//", flags, () if comment == "//" else (comment,))
+        return _MacroCall(start, end, body, "//", flags, () if comment == "//" else (comment,))
     match = _MACRO_CALL.match(body)
     if match is None:
-        return _Call(start, end, body)
-    rest = body[match.end() :]
-    argument_text = rest.lstrip()
+        return _MacroCall(start, end, body)
+    text_after_name = body[match.end() :]
+    argument_text = text_after_name.lstrip()
     arguments: Sequence[str] = ()
     if argument_text.startswith("::"):
         arguments = _split_outside_braces(argument_text[2:], "::")
@@ -534,7 +538,7 @@ def _parse_call(text: str, start: int, end: int) -> _Call:
         arguments = (argument_text[1:],)
     elif argument_text:
         arguments = _split_outside_braces(argument_text, "::")
-    return _Call(start, end, body, _to_canonical_name(match[2]), match[1], arguments)
+    return _MacroCall(start, end, body, _to_canonical_name(match[2]), match[1], arguments)
 
 
 def _is_known(name: str) -> bool:

@@ -179,7 +179,7 @@ def assign_fields(fields: Sequence[str], value: Any) -> tuple[dict[str, str], An
         if len(fields) > 1:
             raise UserError.translatable(
                 "expected one value for each of {names}, not a single string",
-                names=_list_names(fields),
+                names=_format_names(fields),
             )
         return ({fields[0]: str(value)}, "") if fields else ({}, value)
     if not isinstance(value, Mapping):
@@ -187,8 +187,10 @@ def assign_fields(fields: Sequence[str], value: Any) -> tuple[dict[str, str], An
             f"the input must be a string, a number or a mapping of field values, not"
             f" {type(value).__name__}"
         )
-    if missing := [name for name in fields if name not in value]:
-        raise UserError.translatable("a value is missing for {names}", names=_list_names(missing))
+    if missing_names := [name for name in fields if name not in value]:
+        raise UserError.translatable(
+            "a value is missing for {names}", names=_format_names(missing_names)
+        )
     for name in fields:
         if not isinstance(value[name], str):
             raise UserError(f"the value of {name!r} must be a string, not {value[name]!r}")
@@ -196,8 +198,8 @@ def assign_fields(fields: Sequence[str], value: Any) -> tuple[dict[str, str], An
     if len(other_names) > 1:
         raise UserError.translatable(
             "there is no field {names}; the fields are {fields}",
-            names=_list_names(other_names),
-            fields=_list_names(fields),
+            names=_format_names(other_names),
+            fields=_format_names(fields),
         )
     return {name: value[name] for name in fields}, value[other_names[0]] if other_names else ""
 
@@ -208,8 +210,8 @@ def parse_fields(text: str, fields: Sequence[str]) -> str | dict[str, str]:
         return text
     names = "|".join(sorted(map(re.escape, fields), key=len, reverse=True))
     # Chinese keyboards type the full-width colon.
-    keys = re.compile(rf"^[ \t]*({names})[ \t]*[:：]", re.MULTILINE | re.IGNORECASE)
-    text_before_names, *names_and_values = keys.split(text)
+    key_pattern = re.compile(rf"^[ \t]*({names})[ \t]*[:：]", re.MULTILINE | re.IGNORECASE)
+    text_before_names, *names_and_values = key_pattern.split(text)
     if text_before_names.strip() or not names_and_values:
         return text
     names_by_casefold = {name.casefold(): name for name in fields}
@@ -233,7 +235,7 @@ def format_ask_usage(fields: Sequence[str]) -> str:
     return "/ask " + "\n".join(f"{name}: …" for name in fields)
 
 
-def _list_names(field_names: Sequence[str]) -> str:
+def _format_names(field_names: Sequence[str]) -> str:
     return ", ".join(map(repr, field_names)) or "nothing"
 
 

@@ -1,1 +1,1 @@
-"""Compose a prompt's draft from a preset, the session and the new message."""
+"""Compose a prompt's draft from a preset, the session, and the new message."""

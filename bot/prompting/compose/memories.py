@@ -20,25 +20,27 @@ _BRACKET_REPLACEMENTS = str.maketrans("[]", "()")
 
 
 def build_memories(
-    inputs: PromptInputs, ranked: RankedMemories
+    inputs: PromptInputs, ranked_memories: RankedMemories
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
     """Return parts for the best memories within the budget, and items that count the others."""
     limit = inputs.max_input_tokens
-    tokens_left = limit * ranked.budget_share if limit else _TOKENS_WITHOUT_LIMIT
+    tokens_left = limit * ranked_memories.budget_share if limit else _TOKENS_WITHOUT_LIMIT
     parts: list[PromptPart] = []
-    for one in ranked.memories[:_MAX_MEMORIES]:
-        text = _format_memory(inputs, one)
+    for ranked_memory in ranked_memories.memories[:_MAX_MEMORIES]:
+        text = _format_memory(inputs, ranked_memory)
         tokens_left -= len(text.encode(errors="replace")) / _BYTES_PER_TOKEN + 1
         if tokens_left < 0:
             break
-        name, memory_id = _describe_source(inputs, one), one.memory.id
-        parts.append(PromptPart("memory", text, name, one.score, priority=1, memory_id=memory_id))
+        source, memory_id = _describe_source(inputs, ranked_memory), ranked_memory.memory.id
+        parts.append(
+            PromptPart("memory", text, source, ranked_memory.score, priority=1, memory_id=memory_id)
+        )
     dropped_items = []
-    if over_budget_count := len(ranked.memories) - len(parts):
+    if over_budget_count := len(ranked_memories.memories) - len(parts):
         dropped_items.append(DroppedItem("memory", "", _BUDGET_REASON, over_budget_count))
-    if ranked.private_memory_count:
+    if ranked_memories.private_memory_count:
         dropped_items.append(
-            DroppedItem("memory", "", _PRIVATE_REASON, ranked.private_memory_count)
+            DroppedItem("memory", "", _PRIVATE_REASON, ranked_memories.private_memory_count)
         )
     return parts, dropped_items
 
@@ -47,7 +49,7 @@ def _format_memory(inputs: PromptInputs, ranked_memory: RankedMemory) -> str:
     memory = ranked_memory.memory
     text = " ".join(strip_hidden_text(memory.text).split())[:_MAX_MEMORY_CHARS]
     is_named = memory.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}
-    subject_phrase = f" of {_name_subject(inputs, ranked_memory)}" if is_named else ""
+    subject_phrase = f" of {_find_subject_name(inputs, ranked_memory)}" if is_named else ""
     teller = memory.told_by
     source = f" ({_find_speaker_label(inputs, teller.id, teller.name)} told you)" if teller else ""
     return f"[You remember{subject_phrase}] {text.translate(_BRACKET_REPLACEMENTS)}{source}"
@@ -59,17 +61,17 @@ def _describe_source(inputs: PromptInputs, ranked_memory: RankedMemory) -> str:
     told_date = datetime.fromtimestamp(memory.since, UTC).date().isoformat()
     author = _find_speaker_label(inputs, memory.said_by, "")
     author_text = f", {author}" if author else ""
-    about = _name_subject(inputs, ranked_memory)
-    return f"#{memory.id} {about}{author_text}, {told_date}: {ranked_memory.reason}"
+    subject_name = _find_subject_name(inputs, ranked_memory)
+    return f"#{memory.id} {subject_name}{author_text}, {told_date}: {ranked_memory.reason}"
 
 
-def _name_subject(inputs: PromptInputs, ranked_memory: RankedMemory) -> str:
+def _find_subject_name(inputs: PromptInputs, ranked_memory: RankedMemory) -> str:
     subject = ranked_memory.memory.subject
     if subject.key == inputs.preset.name:
         return "yourself"
     return _find_speaker_label(inputs, subject.key, subject.name or subject.kind)
 
 
-def _find_speaker_label(inputs: PromptInputs, key: str, name: str) -> str:
+def _find_speaker_label(inputs: PromptInputs, speaker_key: str, name: str) -> str:
     labels = inputs.speakers
-    return labels.people.get(key) or labels.characters.get(key) or clean_name(name)
+    return labels.people.get(speaker_key) or labels.characters.get(speaker_key) or clean_name(name)

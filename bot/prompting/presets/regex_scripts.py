@@ -70,7 +70,7 @@ def _run_script(
     if isinstance(pattern, str):
         return text
 
-    def fill(match: regex.Match[str]) -> str:
+    def build_replacement(match: regex.Match[str]) -> str:
         def insert_group(reference: regex.Match[str]) -> str:
             group = reference[2] or int(reference[1])
             group_exists = group in match.re.groupindex or group in range(match.re.groups + 1)
@@ -85,5 +85,5 @@ def _run_script(
         return replacement
 
     is_global = "g" in script.find.rpartition("/")[2]
-    result: str = pattern.sub(fill, text, count=0 if is_global else 1, timeout=seconds)
+    result: str = pattern.sub(build_replacement, text, count=0 if is_global else 1, timeout=seconds)
     return result if len(result) <= _MAX_GROWTH_FACTOR * len(text) + _MAX_ADDED_CHARS else text

@@ -15,9 +15,9 @@ _LATIN_LOOKALIKES = str.maketrans(
 # Letters of other scripts and of phonetic alphabets. Each group follows the Latin letter that it
 # looks like (UTS #39).
 _OTHER_LOOKALIKES: dict[int, str] = {
-    ord(other): group[0]
+    ord(lookalike): group[0]
     for group in (Path(__file__).parent / "lookalikes.txt").read_text("utf-8").split()
-    for other in group[1:]
+    for lookalike in group[1:]
 }
 # Two scripts whose capitals look Latin, so that a whole name can be imitated: ꓐꓳꓐ, ᏢᎪᎷ.
 _CAPITAL_LOOKALIKES = str.maketrans(
@@ -29,7 +29,9 @@ _SMALL_CAPITALS = str.maketrans("ᴀʙᴄᴅᴇꜰɢʜɪᴊᴋʟᴍɴᴏᴘꞯʀ
 # Letters in circles, squares, and brackets, which are symbols in Unicode: Ⓑ, 🄱, 🅑, 🅱, 🇧, ⒝.
 _ENCLOSED_ALPHABETS = (0x24B6, 0x24D0, 0x1F130, 0x1F150, 0x1F170, 0x1F1E6, 0x249C, 0x1F110)
 _ENCLOSED_LETTERS = {
-    first + index: chr(ord("a") + index) for first in _ENCLOSED_ALPHABETS for index in range(26)
+    first_code + index: chr(ord("a") + index)
+    for first_code in _ENCLOSED_ALPHABETS
+    for index in range(26)
 }
 _LOOKALIKES: dict[int, int | str] = {**_SMALL_CAPITALS, **_CAPITAL_LOOKALIKES, **_OTHER_LOOKALIKES}
 # Scripts that share letter shapes; no real name mixes them in a word (UTS #39, 5.2).
@@ -71,8 +73,8 @@ def confusable_skeleton(text: str) -> str:
         plain_text = _NOT_ALPHANUMERIC.sub("", text.lower())
         return plain_text.translate(_LATIN_LOOKALIKES).replace("rn", "m")
     plain_text = spell_enclosed_letters(text)
-    decomposed = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", plain_text).casefold())
-    letters = "".join(char for char in decomposed if _is_part_of_spelling(char))
+    nfkd_text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", plain_text).casefold())
+    letters = "".join(char for char in nfkd_text if _is_part_of_spelling(char))
     return letters.translate(_LOOKALIKES).translate(_LATIN_LOOKALIKES).replace("rn", "m")
 
 

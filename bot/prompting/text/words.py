@@ -29,7 +29,7 @@ def find_word(word: str, text: str) -> int | None:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the case-folded words of a text; in scripts without spaces, characters and pairs."""
+    """Return the case-folded words of a text; in scripts without spaces, letters and pairs."""
     words: list[str] = []
     for run in _WORD.findall(text.casefold(), concurrent=False):
         if run.isascii():  # as most are; the next pattern takes four times as long

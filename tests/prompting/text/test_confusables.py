@@ -17,7 +17,7 @@ HIDING = st.text("ab é\ufe0f\ufe00\u200b\u200d\u2060\ufeff\U000e0041\U000e0100"
 
 
 @given(st.text() | HIDING | st.text(st.characters(max_codepoint=127)))
-def test_optimized_result_equals_that_of_the_plain_rule(text: str) -> None:
+def test_optimized_function_equals_the_plain_regular_expression(text: str) -> None:
     visible = PLAIN_RULE.sub("", text)
     assert strip_hidden_text(text) == visible
 

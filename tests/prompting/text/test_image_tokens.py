@@ -47,7 +47,7 @@ def test_linked_image_counts_as_the_largest_size() -> None:
     "image",
     [uri(png(640, 480)), uri(jpeg(640, 480)), uri(b"GIF89a" + struct.pack("<HH", 640, 480))],
 )
-def test_size_is_read_from_the_file_header(image: Image) -> None:
+def test_image_size_is_read_from_the_file_header(image: Image) -> None:
     assert read_image_size(image) == (640, 480)
 
 
