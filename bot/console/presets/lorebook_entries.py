@@ -18,14 +18,14 @@ from bot.console.presets.form import (
     value_at,
     value_to_texts,
 )
-from bot.prompting.lorebook.files import LOGICS, MAX_ENTRIES, POSITIONS, ROLES
+from bot.prompting.lorebook.files import ENTRY_POSITIONS, KEY_LOGICS, MAX_ENTRIES, ROLES
 from bot.value_class import value_class
 
 FIELD_PREFIX = "lorebook."
 """Prefix of field names: "lorebook.3.keys" belongs to the third entry."""
 _NUMBERED_CHOICES: Mapping[str, Sequence[str]] = {
-    "logic": [one.value for one in LOGICS],
-    "position": [one.value for one in POSITIONS],
+    "logic": [one.value for one in KEY_LOGICS],
+    "position": [one.value for one in ENTRY_POSITIONS],
     "role": ROLES,
 }
 """The form's names for values that the JSON stores as numbers, starting at 0."""

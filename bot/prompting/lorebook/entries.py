@@ -23,7 +23,7 @@ _MAX_SECONDS_PER_PROMPT = 0.25  # a book may contain thousands of slow keys
 _MAX_QUOTED_CHARS = 60
 _KEY_REASON = StoredPattern(marked("key {key}"))
 _KEY_IN_LINE_REASON = StoredPattern(marked("key {key} in “{line}”"))
-_SECONDARY_REASON = StoredPattern(marked("{found}; secondary keys: {logic}"))
+_SECONDARY_KEYS_REASON = StoredPattern(marked("{found}; secondary keys: {logic}"))
 # As in SillyTavern, a text with more slashes, such as a path, is not a regular expression.
 _REGEX_LITERAL = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
 _REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)
@@ -83,7 +83,7 @@ class LoreEntry:
     never_active: bool = False
     """Whether the entry has the decorator `@@dont_activate` of V3 cards."""
     order: int = 100
-    """Entries with higher orders come later at the same position, but get token budget first."""
+    """Entries with higher orders come later at the same position, but use the budget first."""
     position: EntryPosition = EntryPosition.BEFORE_CHAR
     depth: int = 4
     outlet: str = ""
@@ -179,21 +179,23 @@ class KeyMatcher:
 
     def describe_match(self, entry: LoreEntry, text: str) -> str | None:
         """Describe, for receipts, which key of an entry matches a text; return None if none do."""
-        first_key = next((key for key in entry.keys if self._contains_key(text, key, entry)), None)
-        if first_key is None:
+        matching_key = next(
+            (key for key in entry.keys if self._contains_key(text, key, entry)), None
+        )
+        if matching_key is None:
             return None
-        lines = (line for line in text.split("\n") if self._contains_key(line, first_key, entry))
-        reason = _KEY_REASON.with_values(key=repr(first_key))
+        lines = (line for line in text.split("\n") if self._contains_key(line, matching_key, entry))
+        reason = _KEY_REASON.with_values(key=repr(matching_key))
         if line := next(lines, ""):  # "" if a pattern spans several lines
-            quote = _shorten_around_key(" ".join(line.removeprefix("\x01").split()), first_key)
-            reason = _KEY_IN_LINE_REASON.with_values(key=repr(first_key), line=quote)
+            quote = _shorten_around_key(" ".join(line.removeprefix("\x01").split()), matching_key)
+            reason = _KEY_IN_LINE_REASON.with_values(key=repr(matching_key), line=quote)
         if not entry.secondary_keys:
             return reason
         if not self._secondary_keys_match(entry, text):
             return None
-        return _SECONDARY_REASON.with_values(found=reason, logic=entry.logic.replace("_", " "))
+        return _SECONDARY_KEYS_REASON.with_values(found=reason, logic=entry.logic.replace("_", " "))
 
-    def find_keys(self, entry: LoreEntry, text: str) -> list[str]:
+    def find_matching_keys(self, entry: LoreEntry, text: str) -> list[str]:
         """Return the entry's keys, primary and secondary, that a text contains."""
         keys = (*entry.keys, *entry.secondary_keys)
         return [key for key in dict.fromkeys(keys) if self._contains_key(text, key, entry)]
@@ -210,11 +212,14 @@ class KeyMatcher:
         key = key.strip()
         if not key:
             return False
-        own, book = entry, self._book
-        if not (book.case_sensitive if own.case_sensitive is None else own.case_sensitive):
+        book = self._book
+        if not (book.case_sensitive if entry.case_sensitive is None else entry.case_sensitive):
             key, text = key.lower(), self._to_lowercase_cached(text)
-        whole = book.match_whole_words if own.match_whole_words is None else own.match_whole_words
-        if not whole or len(key.split()) > 1:  # SillyTavern matches phrases as substrings
+        match_whole_words = (
+            book.match_whole_words if entry.match_whole_words is None else entry.match_whole_words
+        )
+        # SillyTavern matches phrases as substrings.
+        if not match_whole_words or len(key.split()) > 1:
             return key in text
         return find_word(key, text) is not None
 
@@ -273,7 +278,7 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
 
 
 def estimate_regex_weight(pattern: str) -> int:
-    """Estimate a pattern's compiled size: the library unrolls `a{1000}` and even `(a{9}){9}`."""
+    """Estimate a pattern's compiled size: `regex` unrolls `a{1000}` and even `(a{9}){9}`."""
     groups = [[0]]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[1]:
@@ -289,7 +294,7 @@ def estimate_regex_weight(pattern: str) -> int:
 
 
 def _measure_longest_alternative(pattern: str) -> int:
-    """Count the tokens in the longest alternative; no literal can be longer."""
+    """Count the tokens in the longest alternative, which limits the length of its literals."""
     lengths = [0]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[0] == "|":
@@ -302,8 +307,8 @@ def _measure_longest_alternative(pattern: str) -> int:
 def _shorten_around_key(line: str, key: str) -> str:
     if len(line) <= _MAX_QUOTED_CHARS:
         return line
-    at = max(0, line.lower().find(key.strip().lower()))
-    begin = max(0, min(at - _MAX_QUOTED_CHARS // 3, len(line) - _MAX_QUOTED_CHARS))
+    key_position = max(0, line.lower().find(key.strip().lower()))
+    begin = max(0, min(key_position - _MAX_QUOTED_CHARS // 3, len(line) - _MAX_QUOTED_CHARS))
     end = begin + _MAX_QUOTED_CHARS
     return f"{'… ' if begin else ''}{line[begin:end]}{' …' if end < len(line) else ''}"
 

@@ -28,9 +28,9 @@ MAX_ENTRIES = 10_000
 _MAX_KEYS, _MAX_KEY_CHARS = 50_000, 2_000_000  # for all entries together
 # Limits for a book's regular expressions, so that parsing takes at most a second.
 _MAX_REGEX_WEIGHT, _MIN_REGEX_WEIGHT = 60_000, 40
-_WORD_BORDER = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Indexed by SillyTavern's numbers.
-LOGICS, POSITIONS = tuple(KeyLogic), tuple(EntryPosition)
+KEY_LOGICS, ENTRY_POSITIONS = tuple(KeyLogic), tuple(EntryPosition)
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
 
 
@@ -45,7 +45,7 @@ class LocatedPresetError(PresetError, ValueError):
 def read_lorebook(data: object, source: str) -> Lorebook:
     """Parse a lorebook's JSON; raise `PresetError` if it is invalid.
 
-    Its `problems` list what could not be used. Messages call the lorebook `source`.
+    Its `problems` list what could not be used. `source` is the lorebook's name in messages.
     """
     if isinstance(data, list):
         data = {"entries": data}
@@ -64,10 +64,10 @@ def read_lorebook(data: object, source: str) -> Lorebook:
             limit=MAX_ENTRIES,
         )
     is_card = isinstance(entries_field, list)
-    names = list(range(len(rows)) if is_card else entries_field)
+    entry_keys = list(range(len(rows)) if is_card else entries_field)
     pairs = enumerate(rows)
-    entries = [_parse_entry(row, index, names[index], is_card, source) for index, row in pairs]
-    _check_keys([one for one in entries if one], source)
+    entries = [_parse_entry(row, index, entry_keys[index], is_card, source) for index, row in pairs]
+    _check_keys([entry for entry in entries if entry], source)
     problems = _find_problems(rows, entries, source)
     book = JsonFields(data)
     return Lorebook(
@@ -95,7 +95,7 @@ def _parse_entry(
     if not isinstance(row.get("content") or "", str) or not has_valid_order:
         problem = translatable(
             "{where}: `content` must be text and `{order}` must be a number",
-            where=_describe_place(source, index),
+            where=_describe_location(source, index),
             order=order_key,
         )
         raise LocatedPresetError(problem, ("entries", entry_key))
@@ -103,7 +103,7 @@ def _parse_entry(
     return _apply_decorators(_parse_row(row, is_card=is_card, order=_or_default(order, 100)))
 
 
-def _describe_place(source: str, index: int) -> Text:
+def _describe_location(source: str, index: int) -> Text:
     return translatable("{source}: lorebook entry {number}", source=source, number=index + 1)
 
 
@@ -122,30 +122,30 @@ def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
 def _find_problems(
     rows: Sequence[object], entries: Sequence[LoreEntry | None], source: str
 ) -> Iterator[Text]:
-    weight_left = _MAX_REGEX_WEIGHT
+    regex_weight_left = _MAX_REGEX_WEIGHT
     for index, (row, entry) in enumerate(zip(rows, entries, strict=True)):
-        place_description = _describe_place(source, index)
+        location = _describe_location(source, index)
         if entry is None or not isinstance(row, Mapping):
-            yield translatable("{where} is skipped: it is not an object", where=place_description)
+            yield translatable("{where} is skipped: it is not an object", where=location)
             continue
-        if not 0 <= _read_position_number(row) < len(POSITIONS):
+        if not 0 <= _read_position_number(row) < len(ENTRY_POSITIONS):
             yield translatable(
                 "{where}: the position {number} is not supported; the entry goes before the"
                 " character",
-                where=place_description,
+                where=location,
                 number=_read_position_number(row),
             )
         for key in filter(is_regex, (*entry.keys, *entry.secondary_keys)):
             if isinstance(problem := compile_key(key), str):
                 yield translatable(
                     "{where}: the key {key} is matched as plain text: {problem}",
-                    where=place_description,
+                    where=location,
                     key=repr(key[:60]),
                     problem=problem,
                 )
                 continue
-            weight_left -= max(estimate_regex_weight(key), _MIN_REGEX_WEIGHT)
-            if weight_left < 0:
+            regex_weight_left -= max(estimate_regex_weight(key), _MIN_REGEX_WEIGHT)
+            if regex_weight_left < 0:
                 raise PresetError.translatable(
                     "{source}: too many regular expressions, or too long ones; split the lorebook",
                     source=source,
@@ -160,10 +160,12 @@ def _parse_row(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreE
     """
     fields = JsonFields(row)
     values = JsonFields(row.get("extensions")).values if is_card else row
-    extras = JsonFields({_WORD_BORDER.sub("_", key).lower(): values[key] for key in values})
+    extensions = JsonFields(
+        {_CAMEL_CASE_BOUNDARY.sub("_", key).lower(): values[key] for key in values}
+    )
     is_selective = fields.flag("selective", default=not is_card)
-    is_certain = not extras.flag("use_probability", default=True)
-    level = extras.values.get("delay_until_recursion")
+    ignores_probability = not extensions.flag("use_probability", default=True)
+    level = extensions.values.get("delay_until_recursion")
     return LoreEntry(
         uid=str(row.get("id" if is_card else "uid", "")),
         content=fields.text("content"),
@@ -172,35 +174,37 @@ def _parse_row(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreE
         secondary_keys=_read_keys(fields, "secondary_keys" if is_card else "keysecondary")
         if is_selective
         else (),
-        logic=_select_value(LOGICS, extras.integer("selective_logic")),
+        logic=_select_by_number(KEY_LOGICS, extensions.integer("selective_logic")),
         enabled=fields.flag("enabled", default=True) and not fields.flag("disable"),
         constant=fields.flag("constant"),
-        vectorized=extras.flag("vectorized"),
+        vectorized=extensions.flag("vectorized"),
         order=order,
-        position=_select_value(POSITIONS, _read_position_number(row)),
-        depth=_or_default(extras.integer("depth"), 4),
-        outlet=extras.text("outlet_name").strip(),
-        role=_select_value(ROLES, extras.integer("role")),
-        probability=100 if is_certain else _or_default(extras.number("probability"), 100),
-        ignores_budget=extras.flag("ignore_budget"),
-        exclude_recursion=extras.flag("exclude_recursion"),
-        prevent_recursion=extras.flag("prevent_recursion"),
+        position=_select_by_number(ENTRY_POSITIONS, _read_position_number(row)),
+        depth=_or_default(extensions.integer("depth"), 4),
+        outlet=extensions.text("outlet_name").strip(),
+        role=_select_by_number(ROLES, extensions.integer("role")),
+        probability=100
+        if ignores_probability
+        else _or_default(extensions.number("probability"), 100),
+        ignores_budget=extensions.flag("ignore_budget"),
+        exclude_recursion=extensions.flag("exclude_recursion"),
+        prevent_recursion=extensions.flag("prevent_recursion"),
         delay_until_recursion=max(0, level) if isinstance(level, int) else 0,  # true: level 1
-        scan_depth=extras.integer("scan_depth"),
+        scan_depth=extensions.integer("scan_depth"),
         case_sensitive=_or_default(
-            extras.optional_flag("case_sensitive"), fields.optional_flag("case_sensitive")
+            extensions.optional_flag("case_sensitive"), fields.optional_flag("case_sensitive")
         ),
-        match_whole_words=extras.optional_flag("match_whole_words"),
-        sticky=extras.integer("sticky") or 0,
-        cooldown=extras.integer("cooldown") or 0,
-        delay=extras.integer("delay") or 0,
-        groups=tuple(name.strip() for name in extras.text("group").split(",") if name.strip()),
-        group_weight=_or_default(extras.number("group_weight"), 100),
-        group_override=extras.flag("group_override"),
+        match_whole_words=extensions.optional_flag("match_whole_words"),
+        sticky=extensions.integer("sticky") or 0,
+        cooldown=extensions.integer("cooldown") or 0,
+        delay=extensions.integer("delay") or 0,
+        groups=tuple(name.strip() for name in extensions.text("group").split(",") if name.strip()),
+        group_weight=_or_default(extensions.number("group_weight"), 100),
+        group_override=extensions.flag("group_override"),
     )
 
 
-def _select_value(values: Sequence[T], number: int | None) -> T:
+def _select_by_number(values: Sequence[T], number: int | None) -> T:
     return values[number] if number and 0 <= number < len(values) else values[0]
 
 
@@ -216,8 +220,8 @@ def _read_keys(fields: JsonFields, name: str) -> tuple[str, ...]:
 
 def _read_position_number(row: Mapping[str, object]) -> int:
     """Return SillyTavern's position number, which cards store in `extensions`."""
-    stored_numbers = [JsonFields(one).integer("position") for one in (row.get("extensions"), row)]
-    numbers = [number for number in stored_numbers if number is not None]
+    position_numbers = [JsonFields(one).integer("position") for one in (row.get("extensions"), row)]
+    numbers = [number for number in position_numbers if number is not None]
     return numbers[0] if numbers else int(row.get("position") == "after_char")
 
 

@@ -19,7 +19,7 @@ from bot.prompting.lorebook.entries import (
 from bot.texts.text import StoredPattern, marked
 from bot.value_class import value_class
 
-_COUNT_BATCH_SIZE = 64
+_TOKEN_COUNT_BATCH_SIZE = 64
 _TRIAL_SECONDS_PER_KEY = 0.05  # of CPU time
 KEYS_NOT_FOUND_REASON = marked("none of its keys were found")
 _DELAY_REASON = StoredPattern(marked("it waits until there are {messages} messages (delay)"))
@@ -84,8 +84,8 @@ class LorebookSearch:
         self._tokens = 0
 
     def run(self) -> LoreResult:
-        for recursions in range(self._book.max_recursion_steps + 1):
-            new_entries = self._activate(self._find_triggered_entries(is_recursion=recursions > 0))
+        for step in range(self._book.max_recursion_steps + 1):
+            new_entries = self._activate(self._find_triggered_entries(is_recursion=step > 0))
             if not self._should_search_again(new_entries):
                 break
         ordered_entries = sorted(self._activated_entries.values(), key=lambda entry: entry.order)
@@ -123,7 +123,7 @@ class LorebookSearch:
             blocking_reason = self._find_blocking_reason(entry, is_recursion=is_recursion)
             reason = None if blocking_reason else self._find_trigger_reason(entry)
             if reason is None:
-                self._reasons[entry.uid] = blocking_reason or self._explain_not_found(entry)
+                self._reasons[entry.uid] = blocking_reason or self._explain_unmatched_keys(entry)
             else:
                 self._reasons[entry.uid] = reason
                 triggered_entries.append(entry)
@@ -157,14 +157,14 @@ class LorebookSearch:
 
     def _get_scanned_text(self, entry: LoreEntry) -> str:
         depth = self._book.scan_depth if entry.scan_depth is None else entry.scan_depth
-        recursion_count = len(self._recursion_texts)
-        if (depth, recursion_count) not in self._scan_texts:  # most entries share a text
+        text_count = len(self._recursion_texts)
+        if (depth, text_count) not in self._scan_texts:  # most entries share a text
             # Newest first. Separators keep keys from matching across messages.
             texts = [*list(reversed(self._messages))[:depth], *self._recursion_texts]
-            self._scan_texts[depth, recursion_count] = "".join(f"\x01{text}\n" for text in texts)
-        return self._scan_texts[depth, recursion_count]
+            self._scan_texts[depth, text_count] = "".join(f"\x01{text}\n" for text in texts)
+        return self._scan_texts[depth, text_count]
 
-    def _explain_not_found(self, entry: LoreEntry) -> str:
+    def _explain_unmatched_keys(self, entry: LoreEntry) -> str:
         slow_keys = self._time_budget.slow_keys
         if slow_keys and not slow_keys.isdisjoint((*entry.keys, *entry.secondary_keys)):
             return marked("its regular expression took too long and was skipped")
@@ -180,7 +180,7 @@ class LorebookSearch:
             replace(entry, content=self._expand(entry.content)) if has_macros(entry) else entry
             for entry in triggered_entries
         ]
-        rivalry_reasons = _reject_group_rivals(
+        group_reasons = _reject_group_rivals(
             triggered_entries,
             list(self._activated_entries.values()),
             sticky_ids=frozenset(self._sticky_ids),
@@ -189,7 +189,7 @@ class LorebookSearch:
         new_entries = []
         for entry, tokens in self._with_token_counts(triggered_entries):
             rejection_reason = (
-                rivalry_reasons.get(entry.uid)
+                group_reasons.get(entry.uid)
                 or self._find_probability_reason(entry)
                 or self._find_budget_reason(entry, tokens)
             )
@@ -206,14 +206,16 @@ class LorebookSearch:
 
     def _with_token_counts(self, entries: Sequence[LoreEntry]) -> Iterator[tuple[LoreEntry, int]]:
         """Yield entries with their token counts, or with 0 once the budget is exceeded."""
-        for start in range(0, len(entries), _COUNT_BATCH_SIZE):
-            entry_batch = entries[start : start + _COUNT_BATCH_SIZE]
-            contents = [one.content for one in entry_batch if self._is_counted(one)]
+        for start in range(0, len(entries), _TOKEN_COUNT_BATCH_SIZE):
+            entry_batch = entries[start : start + _TOKEN_COUNT_BATCH_SIZE]
+            contents = [one.content for one in entry_batch if self._needs_token_count(one)]
             counts = iter(self._count(contents) if contents else ())
-            token_counts = [next(counts) if self._is_counted(one) else 0 for one in entry_batch]
+            token_counts = [
+                next(counts) if self._needs_token_count(one) else 0 for one in entry_batch
+            ]
             yield from zip(entry_batch, token_counts, strict=True)
 
-    def _is_counted(self, entry: LoreEntry) -> bool:
+    def _needs_token_count(self, entry: LoreEntry) -> bool:
         return entry.ignores_budget or not self._is_budget_exceeded
 
     def _find_probability_reason(self, entry: LoreEntry) -> str | None:
@@ -261,10 +263,12 @@ def _reject_group_rivals(
     for entry in triggered_entries:
         for name in dict.fromkeys(entry.groups):
             entries_by_group[name].append(entry)
-    active_entries = {name: entry for entry in reversed(activated_entries) for name in entry.groups}
+    active_entries_by_group = {
+        name: entry for entry in reversed(activated_entries) for name in entry.groups
+    }
     for group, entries in entries_by_group.items():
         rivals = [entry for entry in entries if entry.uid not in reasons]
-        active_entry = active_entries.get(group)
+        active_entry = active_entries_by_group.get(group)
         if active_entry is not None:
             winners: Sequence[LoreEntry] = [active_entry]
         elif sticky_rivals := [entry for entry in rivals if entry.uid in sticky_ids]:
@@ -312,12 +316,15 @@ def try_lorebook(
     search = LorebookSearch(book, text_lines, budget=budget, count=count, random_float=lambda: 0.0)
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())
     searched_text = "\n".join(f"\x01{line}" for line in text_lines)
-    entries = [(one, matcher.find_keys(one.entry, searched_text)) for one in result.decisions]
-    key_ranges = _find_matches({key for _, keys in entries for key in keys}, text)
+    entries = [
+        (decision, matcher.find_matching_keys(decision.entry, searched_text))
+        for decision in result.decisions
+    ]
+    key_ranges = _find_key_ranges({key for _, keys in entries for key in keys}, text)
     return LorebookTrial(entries, result.tokens, list(_skip_overlaps(key_ranges)))
 
 
-def _find_matches(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
+def _find_key_ranges(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
     lowercase_text = text.lower()
     searched_text = lowercase_text if len(lowercase_text) == len(text) else text
     for key in keys:
@@ -338,8 +345,8 @@ def _find_matches(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
 
 def _skip_overlaps(ranges: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Yield ranges by start, longest first, omitting those that overlap an earlier range."""
-    last_end = 0
+    previous_end = 0
     for begin, range_end in sorted(ranges, key=lambda one: (one[0], -one[1])):
-        if begin >= last_end and range_end > begin:
+        if begin >= previous_end and range_end > begin:
             yield begin, range_end
-            last_end = range_end
+            previous_end = range_end

@@ -28,7 +28,7 @@ def test_activated_entries_include_their_matching_keys() -> None:
     assert decisions[0].reason.startswith("key 'Lamp'")
 
 
-def test_marks_are_at_the_positions_of_the_keys() -> None:
+def test_marked_ranges_are_the_positions_of_the_keys() -> None:
     text = "The lamp. A LAMP at the tide of six"
     assert [text[begin:end] for begin, end in try_on_text(text).marks] == [
         "lamp",
@@ -50,7 +50,7 @@ def test_slow_pattern_is_skipped() -> None:
 
 
 @given(st.text(max_size=60), st.lists(st.text(max_size=6), max_size=4))
-def test_marks_are_ordered_and_within_the_text(text: str, keys: list[str]) -> None:
+def test_marked_ranges_are_ordered_and_within_the_text(text: str, keys: list[str]) -> None:
     book = Lorebook((LoreEntry("any", "content", keys=tuple(keys)),), match_whole_words=False)
     at = 0
     for begin, end in try_on_text(text, book).marks:
