@@ -29,7 +29,7 @@ from bot.errors import EmbeddingError, MessageNotFound, OutcomeUnknown, Platform
 from bot.platforms.local_platform import LocalPlatform
 from bot.ports import Backend, Clock, Embedder, Intake, PrivateChats, Surface, TextTokenCounter
 from bot.prompting.fit import estimate_message_tokens
-from bot.prompting.text.tokens import counter_for_model
+from bot.prompting.text.tokens import get_counter_for_model
 from bot.runtime.in_process import InProcessSignals
 from bot.texts.text import Text, translatable
 
@@ -274,7 +274,7 @@ class FakeBackend(Backend):
 
     @override
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
-        counter = counter_for_model(prompt.model)
+        counter = get_counter_for_model(prompt.model)
         await counter.load()
         return counter
 

@@ -219,7 +219,7 @@ async def _test_presets(settings: Settings, renderer: Renderer) -> str:
     try:
         default_name = content.find(settings.default_preset).name
     except PresetError as error:
-        if preset_id(settings.default_preset) not in map(preset_id, content.disabled):
+        if preset_id(settings.default_preset) not in map(preset_id, content.disabled_reasons):
             problems.append(f"TROUPE_DEFAULT_PRESET: {error}")
     if problems:
         raise PresetError("\n".join(problems))

@@ -51,7 +51,7 @@ from bot.prompting.presets.files import (
     parse_preset,
     preset_version,
     read_presets,
-    write_whole_file,
+    write_file_atomically,
 )
 from bot.prompting.presets.preset import Preset
 from bot.runtime.addresses import is_http_address
@@ -274,8 +274,8 @@ def import_card(
     target = find_preset_file(folder, preset)
     if target.exists():
         raise UserError(f"{target} already exists; remove it first or choose another --name")
-    write_whole_file(card_file(folder, preset), data)
-    write_whole_file(target, export_preset(preset).encode())
+    write_file_atomically(card_file(folder, preset), data)
+    write_file_atomically(target, export_preset(preset).encode())
     print_line(f"the preset {preset.name} was written to {target}")
     print_notes(card_notes(card, preset))
     if default is None:

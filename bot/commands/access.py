@@ -27,7 +27,7 @@ from bot.commands.request import (
 from bot.errors import UserError
 from bot.ports import Clock
 from bot.routing.decide import Access, AccessRules
-from bot.routing.presets import ADULTS_KEY, INSTALLATION
+from bot.routing.presets import ADULTS_ONLY_KEY, INSTALLATION
 from bot.texts.text import Text, join_texts, marked, translatable
 
 _CHANGE_ACCESS_ACTION = translatable("change who may use me")
@@ -213,7 +213,7 @@ class AccessHandlers:
         if request.incoming.is_age_restricted is not None:
             raise UserError(_RESTRICTION_NOTICE)
         stored_value = "on" if request.argument == "on" else None
-        await request.store(self.rules.chat_settings, scope, ADULTS_KEY, stored_value)
+        await request.store(self.rules.chat_settings, scope, ADULTS_ONLY_KEY, stored_value)
         text = _ADULT_OFF_NOTICE if stored_value is None else _ADULT_ON_NOTICE
         return CommandResult(text, changes_channel=True)
 

@@ -153,7 +153,7 @@ def _require_newest_exchange(request: CommandRequest) -> NewestExchange:
 def pick_speakers(active: ActiveCharacters, answers: Sequence[Turn]) -> tuple[ActivePreset, ...]:
     """Return the still active characters that gave the answers, or else the first active one."""
     names = dict.fromkeys(turn.preset for turn in answers if turn.preset in active.names)
-    return active.pick([name for name in names if name]) or (active.first,)
+    return active.select_members([name for name in names if name]) or (active.first,)
 
 
 BUTTON_GONE_NOTICE = translatable(

@@ -88,7 +88,9 @@ class CharacterHandlers:
     )
     async def _list_characters(self, request: CommandRequest) -> CommandResult:
         active_names = request.active.names
-        summaries = await self.resolver.characters.descriptions(character_owner(request.incoming))
+        summaries = await self.resolver.characters.list_descriptions(
+            character_owner(request.incoming)
+        )
         lines = [preset_line(name, text, active_names) for name, text in summaries.items()]
         return CommandResult(join_texts(lines) if lines else _NO_CHARACTERS_NOTICE)
 
@@ -122,7 +124,7 @@ class CharacterHandlers:
         name = await self.find_full_name(request.argument, owner, "/character use")
         preset = await self._load_for_chat(request, name)
         await self.resolver.set_active(request.scope, [preset], **request.author_arguments)
-        text = translatable("{name} answers here from now on.", name=preset.shown_name)
+        text = translatable("{name} answers here from now on.", name=preset.display_name)
         return await Greetings(self.resolver).begin_session(text, preset, incoming)
 
     @admin_command(
@@ -196,7 +198,7 @@ class CharacterHandlers:
         else:
             is_share_command = called_command.text.partition(" ")[0] == "share"
             owner = message.author.id if is_share_command else character_owner(message)
-            names = await self.resolver.characters.descriptions(owner)
+            names = await self.resolver.characters.list_descriptions(owner)
         return self.resolver.complete(text, map(display_name, names))
 
     async def _require_character_permission(self, message: IncomingMessage) -> None:
@@ -213,7 +215,7 @@ class CharacterHandlers:
                 "Which character? For example: {example}", example=f"{command_start} Nora"
             )
             raise UserError(text)
-        names = await self.resolver.characters.descriptions(owner)
+        names = await self.resolver.characters.list_descriptions(owner)
         typed_id = preset_id(typed_name.strip())
         for name in names:
             if preset_id(display_name(name)) == typed_id:
@@ -289,14 +291,14 @@ class CharacterHandlers:
     async def _store_as_new(self, request: CommandRequest, preset: Preset) -> Preset:
         """Store a new character under an unused name; a retry after a crash adds no duplicate."""
         owner = character_owner(request.incoming)
-        existing_names = await self.resolver.characters.descriptions(owner)
+        existing_names = await self.resolver.characters.list_descriptions(owner)
         max_characters = (
             self.max_characters_per_person
             if request.incoming.is_private
             else self.max_characters_per_server
         )
         operator_preset_keys = set(
-            map(_confusable_key, (*self.resolver.presets, *self.resolver.disabled))
+            map(_confusable_key, (*self.resolver.presets, *self.resolver.disabled_reasons))
         )
         names = {_confusable_key(display_name(one)): one for one in existing_names}
         copy_number, new_preset = 1, preset

@@ -378,7 +378,7 @@ class MemoryHandlers:
         reply_lines: list[str] = []
         if file.card is not None:
             preset = await self.characters.store_card(request, file.card)
-            reply_lines.append(translatable("{name} is ready.", name=preset.shown_name))
+            reply_lines.append(translatable("{name} is ready.", name=preset.display_name))
             if message.is_private:
                 resolver, person = self.characters.resolver, message.author.id
                 await resolver.set_active(request.scope, [preset], person)
@@ -517,7 +517,7 @@ class MemoryHandlers:
             return MemorySubject(SubjectKind.PLACE, _find_place(message).channel), content
         subject_id = preset_id(subject_name.strip())
         for one in request.active.presets if colon else ():
-            if subject_id in {preset_id(one.shown_name), preset_id(one.character_name)}:
+            if subject_id in {preset_id(one.display_name), preset_id(one.character_name)}:
                 return MemorySubject(SubjectKind.CHARACTER, one.name, one.character_name), content
         return _empty_memory(message, message.author).subject, text
 

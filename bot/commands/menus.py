@@ -156,7 +156,7 @@ class SettingMenus:
     async def _scope_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes, settings, values = request.incoming.scopes, [], []
         for each in (scopes, scopes[1:]):
-            settings.append(await self.history_scopes.setting(each))
+            settings.append(await self.history_scopes.find_setting(each))
             values.append(await self.history_scopes.find(each) or HistoryScope.SHARED)
         labels = {one.value: to_translatable(label) for one, label in SCOPE_DESCRIPTIONS.items()}
         labels[INHERIT] = _OBSERVE_LABELS["inherit"]
@@ -212,13 +212,15 @@ class SettingMenus:
         active, scopes = request.active, request.incoming.scopes
         line = translatable(
             "Who answers here: {names} ({origin})",
-            names=join_texts([one.shown_name for one in active.presets], _NAMES_SEPARATOR),
+            names=join_texts([one.display_name for one in active.presets], _NAMES_SEPARATOR),
             origin=describe_origin(active.first.scope, scopes),
         )
         if active.first.scope != scopes[0]:
             return [line]
         inherited_presets = await self.resolver.resolve(scopes[1:])
-        names = join_texts([one.shown_name for one in inherited_presets.presets], _NAMES_SEPARATOR)
+        names = join_texts(
+            [one.display_name for one in inherited_presets.presets], _NAMES_SEPARATOR
+        )
         return [line, _inherited_line(names, inherited_presets.first.scope, scopes)]
 
 

@@ -13,7 +13,7 @@ from bot.commands.request import CommandRequest, CommandResult, admin_command, c
 from bot.errors import AgeUnconfirmed, UserError
 from bot.prompting.compose.card_macros import choose_greeting
 from bot.prompting.presets.preset import Preset
-from bot.routing.decide import Unreadable, decide
+from bot.routing.decide import Unreadable, decide_on_message
 from bot.routing.presets import ActivePreset, PresetResolver
 from bot.routing.speakers import SpeakerCandidate
 from bot.texts.text import Text, join_texts, marked, to_translatable, translatable
@@ -43,7 +43,7 @@ class PresetHandlers:
     async def _use_preset(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "use")
         await self.resolver.set_active(request.scope, [preset], **request.author_arguments)
-        text = translatable("{name} answers here from now on.", name=preset.shown_name)
+        text = translatable("{name} answers here from now on.", name=preset.display_name)
         return await self.greetings.begin_session(text, preset, request.incoming)
 
     @admin_command(
@@ -55,7 +55,7 @@ class PresetHandlers:
         await self.resolver.set_active(request.scope, presets, **request.author_arguments)
         text = translatable(
             "{name} was added. Active here: {names}.",
-            name=preset.shown_name,
+            name=preset.display_name,
             names=_join_names(presets),
         )
         result, character_count = CommandResult(text, changes_channel=True), len(presets)
@@ -70,7 +70,7 @@ class PresetHandlers:
         await self.resolver.set_active(request.scope, presets, **request.author_arguments)
         text = translatable(
             "{name} was removed. Active here: {names}.",
-            name=preset.shown_name,
+            name=preset.display_name,
             names=_join_names(presets),
         )
         return CommandResult(text, changes_channel=True)
@@ -84,7 +84,7 @@ class PresetHandlers:
         active_preset = (await self.resolver.resolve(request.incoming.scopes)).first
         text = translatable(
             "Back to {name} ({origin}).",
-            name=active_preset.preset.shown_name,
+            name=active_preset.preset.display_name,
             origin=_describe_preset_origin(active_preset, request.incoming),
         )
         return await self.greetings.begin_session(text, active_preset.preset, request.incoming)
@@ -107,7 +107,7 @@ class PresetHandlers:
         model = translatable(
             "model: {provider} / {model}", provider=preset.provider, model=preset.model
         )
-        lines = [preset.shown_name, preset.description, model]
+        lines = [preset.display_name, preset.description, model]
         if version := self.resolver.versions.get(preset.name):
             lines.append(translatable("version: {number}", number=version))
         if origin:
@@ -128,7 +128,7 @@ class PresetHandlers:
             raise UserError(translatable("Which message? For example: {example}", example=example))
         incoming, random_number = request.incoming, self.greetings.random_numbers.random
         message = replace(incoming, text=request.argument, wake=WakeReason.MENTION, quote=None)
-        decision = decide(
+        decision = decide_on_message(
             message, request.active, request.recent_turns, dice=random_number, now=request.now
         )
         if isinstance(decision, Command | Unreadable):
@@ -144,7 +144,7 @@ class PresetHandlers:
         ]
         lines += [
             translatable("· {name} is disabled: {reason}", name=name, reason=reason)
-            for name, reason in sorted(self.resolver.disabled.items())
+            for name, reason in sorted(self.resolver.disabled_reasons.items())
         ]
         lines.append(_active_here_line(_describe_preset_origin(active.first, request.incoming)))
         return CommandResult(join_texts(lines))
@@ -228,7 +228,7 @@ def preset_line(name: str, description: str, active_names: Collection[str]) -> s
 
 
 def _join_names(presets: Sequence[Preset]) -> str:
-    return ", ".join(preset.shown_name for preset in presets)
+    return ", ".join(preset.display_name for preset in presets)
 
 
 def _describe_preset_origin(active_preset: ActivePreset, incoming: IncomingMessage) -> str:

@@ -91,8 +91,8 @@ class DeletionRequests:
         )
         await self.personal_data.forget_outside_histories(person)
         await self.personas.delete_settings(person, await self.personal_data.list_settings(person))
-        self.history_scopes.resolver.characters.drop(person)
-        if await self.history_scopes.resolver.opted_out([person]):
+        self.history_scopes.resolver.characters.unload(person)
+        if await self.history_scopes.resolver.find_opted_out([person]):
             return True
         await self.history_scopes.set_consent(person, None)
         return False

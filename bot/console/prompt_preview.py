@@ -19,7 +19,7 @@ from bot.prompting.compose.compose import build_bare_prompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import get_counter
 from bot.replying.generate import GeneratedAnswer, build_receipt
-from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide
+from bot.routing.decide import Answer, Ignore, Observe, Unreadable, decide_on_message
 from bot.routing.presets import ActiveCharacters, ActivePreset, PresetResolver
 from bot.routing.speakers import Dice, SpeakerCandidate
 from bot.storage.conversations import Conversations
@@ -60,7 +60,7 @@ class PromptPreview:
         session = await self.conversations.load_session(claim, TURNS_FOR_ROUTING)
         now = self.clock.utc_now()
         dice = self.dice or random.Random(message.text).random  # noqa: S311
-        decision = decide(message, active, session.turns, dice=dice, now=now)
+        decision = decide_on_message(message, active, session.turns, dice=dice, now=now)
         match decision:
             case Command() | Unreadable():
                 return NextAnswer(is_command=isinstance(decision, Command))

@@ -19,7 +19,7 @@ from bot.prompting.haruhi import (
 )
 from bot.prompting.presets.files import PresetsInFolder, read_presets, validate_preset
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.preset_folder import path_inside
+from bot.prompting.text.preset_folder import resolve_path_inside
 from bot.runtime.plugins import enabled_plugins
 from bot.texts.text import error_text, translatable
 
@@ -90,7 +90,7 @@ def read_character_file(character_reference: str, directory: Path) -> CharacterF
     if not file.suffix:
         keys, stories = _make_character_file(load_builtin_role(character_reference))
         return {"role_name": find_builtin_role_name(character_reference), **keys}, stories
-    if path_inside(directory, character_reference) is None:
+    if resolve_path_inside(directory, character_reference) is None:
         raise CharacterError.translatable(
             "it is outside {directory}; move it into that folder", directory=directory
         )

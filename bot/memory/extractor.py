@@ -29,7 +29,7 @@ from bot.memory.recall import MemoryRecaller
 from bot.memory.summaries import ConversationQueue, Summarizer, build_background_prompt, fit_turns
 from bot.ports import ChatSettings, Clock
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.tokens import counter_for_model
+from bot.prompting.text.tokens import get_counter_for_model
 from bot.storage.extractions import SqlExtractions, UnreadTurns
 
 _MIN_EXCHANGES = 6
@@ -148,7 +148,7 @@ class MemoryExtractor:
             presets.union(*(active for _, active in chat.active_presets))
         )
         limit = await self.summarizer.max_prompt_tokens(preset)
-        count_tokens = counter_for_model(preset.model)
+        count_tokens = get_counter_for_model(preset.model)
         # The rest follows later.
         turns = fit_turns(readable_turns, limit, count_tokens, _MAX_TRANSCRIPT_TOKENS)
         last_read_id = (unread_turns.turns if len(turns) == len(readable_turns) else turns)[-1].id

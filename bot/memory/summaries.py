@@ -34,7 +34,7 @@ from bot.prompting.draft import PromptPart
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.prompting.text.tokens import counter_for_model
+from bot.prompting.text.tokens import get_counter_for_model
 from bot.storage.summaries import SqlSummaries
 from bot.telemetry.metrics import record_usage
 from bot.telemetry.secret_masker import mask_pasted_tokens
@@ -221,7 +221,7 @@ class Summarizer:
         covered_count = sum(one.id <= summary.last_turn_id for one in old_turns) if summary else 0
         if len(old_turns) - covered_count < _MIN_NEW_TURNS:
             return
-        count_tokens = counter_for_model(preset.model)
+        count_tokens = get_counter_for_model(preset.model)
         limit = await self.max_prompt_tokens(preset)
         while covered_count < len(old_turns):
             batch = fit_turns(old_turns[covered_count:], limit, count_tokens)
@@ -239,7 +239,10 @@ class Summarizer:
         self, preset: Preset, turns: Sequence[StoredTurn], message: IncomingMessage
     ) -> tuple[str, Sequence[StoredTurn]]:
         """Return a recap of the newest turns that fit into a prompt, and those turns."""
-        count_tokens, limit = counter_for_model(preset.model), await self.max_prompt_tokens(preset)
+        count_tokens, limit = (
+            get_counter_for_model(preset.model),
+            await self.max_prompt_tokens(preset),
+        )
         fitting_turns = fit_turns(turns[::-1], limit, count_tokens)[::-1]
         messages = (Message("user", format_transcript("", fitting_turns, has_numbers=True)),)
         conversation = f"{message.address.conversation}:recap"
@@ -309,7 +312,7 @@ class Summarizer:
         max_output_tokens: int | None = None,
     ) -> tuple[str, bool]:
         """Return the text, and whether the model used reasoning."""
-        prompt_tokens = await counter_for_model(prompt.model).count_prompt(prompt)
+        prompt_tokens = await get_counter_for_model(prompt.model).count_prompt(prompt)
         summary_preset = preset.model_copy(update={"provider": provider, "model": prompt.model})
         async with self.pay_for_summary(summary_preset, message, prompt, prompt_tokens) as request:
             if request.prompt.max_output_tokens is None and max_output_tokens is not None:

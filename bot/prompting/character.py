@@ -34,7 +34,7 @@ from bot.value_class import value_class
 
 Messages = list[dict[str, str]]
 
-_NAMING_MODES = ("default", "add", "not_add")
+_TAG_MODES = ("default", "add", "not_add")
 
 
 @value_class
@@ -103,22 +103,23 @@ class Character:
         self.llm = llm
         self.llm_async = llm_async
         self._embedder = _to_embedder(embedding)
-        vectors = [decode_floats(one) if isinstance(one, str) else one for one in vecs or ()]
-        vectors_or_none = None if vecs is None else vectors
-        self._stories = StoryIndex(texts or (), vectors_or_none, self._embedder)
+        decoded_vectors = [
+            decode_floats(one) if isinstance(one, str) else one for one in vecs or ()
+        ]
+        vectors = None if vecs is None else decoded_vectors
+        self._stories = StoryIndex(texts or (), vectors, self._embedder)
         self._clean_story = strip_dialogue_brackets if transfer_haruhi_2_zero else str
         self._parsed_persona = parse_persona(persona)
-        self._count = _to_text_counter(token_counter)
+        self._count_tokens = _to_text_counter(token_counter)
         self._max_tokens = None if token_counter is None else max_input_token
-        if str(user_name_in_message).lower() not in _NAMING_MODES:
+        if str(user_name_in_message).lower() not in _TAG_MODES:
             raise CharacterError(
-                f"user_name_in_message={user_name_in_message!r}: "
-                f"use one of {', '.join(_NAMING_MODES)}"
+                f"user_name_in_message={user_name_in_message!r}: use one of {', '.join(_TAG_MODES)}"
             )
-        self._naming_mode = user_name_in_message.lower()
+        self._tag_mode = user_name_in_message.lower()
         self._lines: list[TranscriptLine] = []
         self._participants = {user_name: None} if user_name else {}  # in their order
-        self._question: TranscriptLine | None = None
+        self._pending_question: TranscriptLine | None = None
         self._chat_lock = asyncio.Lock()
         for problem in self._parsed_persona.problems:
             warnings.warn(problem, stacklevel=2)
@@ -170,8 +171,8 @@ class Character:
         """
         self._participants.setdefault(user)
         self.user_name = user or self.user_name
-        self._question = TranscriptLine(user, text)
-        question = self._to_messages([self._question])[0]
+        self._pending_question = TranscriptLine(user, text)
+        question = self._to_messages([self._pending_question])[0]
         system_prompt = build_roleplay_prompt(
             self._parsed_persona,
             self._search_stories(text) if self.texts else None,
@@ -179,23 +180,29 @@ class Character:
             user_name=clean_name(self.user_name or ""),
             message=text,
             max_input_tokens=self._max_tokens,
-            count=self._count,
+            count=self._count_tokens,
         ).text
         history = self._to_messages(self._lines)
         if self._max_tokens is not None:
-            tokens_left = self._max_tokens - sum(self._count([system_prompt, question["content"]]))
-            token_sums = accumulate(self._count([one["content"] for one in reversed(history)]))
-            kept_count = sum(1 for _ in takewhile(lambda cost: cost <= tokens_left, token_sums))
-            history = history[len(history) - kept_count :]
+            tokens_left = self._max_tokens - sum(
+                self._count_tokens([system_prompt, question["content"]])
+            )
+            cumulative_tokens = accumulate(
+                self._count_tokens([line["content"] for line in reversed(history)])
+            )
+            fitting_line_count = sum(
+                1 for _ in takewhile(lambda tokens: tokens <= tokens_left, cumulative_tokens)
+            )
+            history = history[len(history) - fitting_line_count :]
         return [{"role": "system", "content": system_prompt}, *history, question]
 
     def append_message(self, response: str, speaker: str | None = None) -> None:
         """Add the answer to the last question or, if `speaker` is given, another person's line."""
-        if self._question:
-            self._lines.append(self._question)
-            self._question = None
+        if self._pending_question:
+            self._lines.append(self._pending_question)
+            self._pending_question = None
         if speaker is None:  # models tend to start with their own tag
-            own_label = self.role_name if self._tags_speakers() else None
+            own_label = self.role_name if self._should_tag_speakers() else None
             echo_filter = EchoFilter(own_label, self._label_speakers().people.values())
             response = echo_filter.feed(response) + echo_filter.finish()
         self._lines.append(TranscriptLine(speaker, response))
@@ -230,20 +237,22 @@ class Character:
         embedding = options.get("embedding", DEFAULT_EMBEDDER)
         is_custom_embedder = not isinstance(embedding, FunctionEmbedder)
         embedder = _to_embedder(embedding)
-        use_vectors = is_custom_embedder or column is not None or embedder.name == data.column
-        if use_vectors and data.column:
+        uses_stored_vectors = (
+            is_custom_embedder or column is not None or embedder.name == data.column
+        )
+        if uses_stored_vectors and data.column:
             embedder = replace(embedder, name=data.column)
         options = {**options, "embedding": embedder}
-        vectors = data.vectors if use_vectors else None
+        vectors = data.vectors if uses_stored_vectors else None
         return cls(role_name, data.persona, texts=data.texts, vecs=vectors, **options)
 
     def _to_messages(self, lines: Sequence[TranscriptLine]) -> Messages:
-        labels, has_tags = self._label_speakers(), self._tags_speakers()
+        labels, has_speaker_tags = self._label_speakers(), self._should_tag_speakers()
         messages = []
         for line in lines:
             label = labels.people.get(line.speaker or "", self.role_name)
             role = "assistant" if line.speaker is None else "user"
-            text = labels.tag_text(label, line.text) if has_tags else line.text
+            text = labels.tag_text(label, line.text) if has_speaker_tags else line.text
             messages.append({"role": role, "content": text})
         return messages
 
@@ -253,15 +262,17 @@ class Character:
         people = [Person(name, name) for name in (*self._participants, *speakers)]
         return label_speakers(people, {self.role_name: self.role_name})
 
-    def _tags_speakers(self) -> bool:
-        has_several_participants = self._naming_mode == "default" and len(self._participants) > 1
-        return self._naming_mode == "add" or has_several_participants
+    def _should_tag_speakers(self) -> bool:
+        has_several_participants = self._tag_mode == "default" and len(self._participants) > 1
+        return self._tag_mode == "add" or has_several_participants
 
     def _search_stories(self, message: str) -> dict[str, list[Story]]:
         stories = {}
         for query, limit in self._parsed_persona.list_story_queries(message).items():
             matches = self._stories.search(query, limit)
-            stories[query] = [replace(one, text=self._clean_story(one.text)) for one in matches]
+            stories[query] = [
+                replace(story, text=self._clean_story(story.text)) for story in matches
+            ]
         return stories
 
 

@@ -39,19 +39,23 @@ class HistoryUnit:
     """Messages that are kept or dropped together: a question with its answers."""
 
     messages: tuple[Message, ...]
-    contents: tuple[tuple[Message, str], ...] = ()
+    named_messages: tuple[tuple[Message, str], ...] = ()
     """All messages, each with the name of its lore entry or ""; empty if nothing was inserted."""
 
     @property
     def all_messages(self) -> Sequence[Message]:
-        return [message for message, _ in self.contents] if self.contents else self.messages
+        return (
+            [message for message, _ in self.named_messages]
+            if self.named_messages
+            else self.messages
+        )
 
 
 @value_class
 class Draft:
     """A prompt's sections; stable sections come first, so that backends can cache the prefix."""
 
-    base: Prompt
+    base_prompt: Prompt
     """The prompt without its messages."""
     system: tuple[PromptPart, ...]
     """Instructions, persona, and lore with a fixed position."""
@@ -75,7 +79,7 @@ class Draft:
 
     @property
     def prompt(self) -> Prompt:
-        return replace(self.base, messages=self.messages)
+        return replace(self.base_prompt, messages=self.messages)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -111,22 +115,25 @@ class Draft:
                 spans.append(PromptSpan(section, message_index, count))
                 message_index += count
         for name, run_group in groupby(self._find_history_runs(), key=itemgetter(0)):
-            count = sum(number for _, number in run_group)
+            count = sum(length for _, length in run_group)
             spans.append(PromptSpan("lore" if name else "history", message_index, count, name=name))
             message_index += count
         return (*spans, *self._list_newest_spans(message_index))
 
-    def _list_newest_spans(self, message: int) -> Sequence[PromptSpan]:
-        spans = [*_list_part_spans(self.context, message), PromptSpan("newest", message)]
+    def _list_newest_spans(self, message_index: int) -> Sequence[PromptSpan]:
+        spans = [
+            *_list_part_spans(self.context, message_index),
+            PromptSpan("newest", message_index),
+        ]
         if self.closing_messages:
-            spans.append(PromptSpan("post_history", message + 1, len(self.closing_messages)))
+            spans.append(PromptSpan("post_history", message_index + 1, len(self.closing_messages)))
         return spans
 
     def _find_history_runs(self) -> Iterator[tuple[str, int]]:
-        """Yield (name, 1) per inserted message, and ("", length) per run of other messages."""
+        """Yield (name, 1) per inserted entry, and ("", length) per run of other messages."""
         for unit in self.history:
-            if unit.contents:
-                yield from ((name, 1) for _, name in unit.contents)
+            if unit.named_messages:
+                yield from ((name, 1) for _, name in unit.named_messages)
             else:
                 yield "", len(unit.messages)
 
@@ -134,20 +141,22 @@ class Draft:
 def group_history(
     messages: Iterable[Message],
     *,
-    questions: Sequence[bool] = (),
+    question_flags: Sequence[bool] = (),
     memo: dict[Hashable, Any] | None = None,
     key: Hashable = None,
 ) -> tuple[HistoryUnit, ...]:
     """Group a history (oldest first) into units: a question with its answers.
 
-    `questions` marks the questions, because other characters' answers also have the role "user"; by
-    default, all messages except the assistant's are questions. With the session's `memo`, units are
-    reused from the last prompt of the character `key`.
+    `question_flags` marks the questions, because other characters' answers are user messages, too;
+    by default, all messages except the assistant's are questions. With the session's `memo`, units
+    are reused from the last prompt of the character `key`.
     """
     history = tuple(messages)
-    question_flags = questions or [one.role != "assistant" for one in history]
-    starts = [at for at, is_question in enumerate(question_flags) if is_question or at == 0]
-    groups = [history[at:end] for at, end in pairwise([*starts, len(history)])]
+    question_flags = question_flags or [one.role != "assistant" for one in history]
+    unit_starts = [
+        index for index, is_question in enumerate(question_flags) if is_question or index == 0
+    ]
+    groups = [history[index:end] for index, end in pairwise([*unit_starts, len(history)])]
     session_memo = {} if memo is None else memo
     return map_incrementally(session_memo, ("units", key), None, groups, HistoryUnit)
 
@@ -158,21 +167,23 @@ def story_title(story: Story) -> str:
 
 
 def _list_part_spans(
-    parts: Iterable[PromptPart], message: int, stories: Sequence[Story] = ()
+    parts: Iterable[PromptPart], message_index: int, stories: Sequence[Story] = ()
 ) -> Iterator[PromptSpan]:
     for part in parts:
         position = 0
         for story in stories if stories and part.section in {"system", "persona"} else ():
-            story_begin = part.text.find(story.text, position)
-            if story_begin < 0:  # a prompter changed the text
+            story_start = part.text.find(story.text, position)
+            if story_start < 0:  # a prompter changed the text
                 continue
-            if story_begin > position:
-                yield PromptSpan(part.section, message, 1, story_begin - position)
+            if story_start > position:
+                yield PromptSpan(part.section, message_index, 1, story_start - position)
             title = story_title(story)
-            yield PromptSpan("stories", message, 1, len(story.text), title, story.score)
-            position = story_begin + len(story.text)
-        chars = len(part.text) + len(_SEPARATOR) - position
-        yield PromptSpan(part.section, message, 1, chars, part.name, part.score, part.memory_id)
+            yield PromptSpan("stories", message_index, 1, len(story.text), title, story.score)
+            position = story_start + len(story.text)
+        char_count = len(part.text) + len(_SEPARATOR) - position
+        yield PromptSpan(
+            part.section, message_index, 1, char_count, part.name, part.score, part.memory_id
+        )
 
 
 def _build_system_messages(parts: Sequence[PromptPart]) -> list[Message]:

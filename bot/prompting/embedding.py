@@ -33,8 +33,8 @@ _WORD_DIMENSIONS = 1024
 class FunctionEmbedder(Embedder):
     """An `Embedder` made of two functions (often the same one), which run in a thread."""
 
-    query: Callable[[str], Vector]
-    document: Callable[[str], Vector]
+    query_function: Callable[[str], Vector]
+    document_function: Callable[[str], Vector]
     name: str = "embedding"
     """The vectors' name in a data set; vectors with different names are not comparable."""
     version: str = ""
@@ -49,11 +49,13 @@ class FunctionEmbedder(Embedder):
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         # One at a time, so that a query that arrives meanwhile need not wait for all of them.
-        return [await asyncio.to_thread(_embed_and_pack, self.document, text) for text in texts]
+        return [
+            await asyncio.to_thread(_embed_and_pack, self.document_function, text) for text in texts
+        ]
 
     @override
     async def embed_query(self, text: str) -> PackedVector:
-        return await asyncio.to_thread(_embed_and_pack, self.query, text)
+        return await asyncio.to_thread(_embed_and_pack, self.query_function, text)
 
     @override
     async def check(self) -> str:
@@ -65,7 +67,7 @@ class FunctionEmbedder(Embedder):
         """Do nothing, because the functions belong to the caller."""
 
 
-def pack_vectors(rows: npt.ArrayLike, count: int) -> list[PackedVector]:
+def pack_vectors(rows: npt.ArrayLike, text_count: int) -> list[PackedVector]:
     """Normalize vectors and pack them as little-endian 32-bit floats; raise `EmbeddingError`."""
     try:
         with np.errstate(over="ignore"):  # an overflow becomes infinity, which is rejected below
@@ -73,8 +75,8 @@ def pack_vectors(rows: npt.ArrayLike, count: int) -> list[PackedVector]:
     except (TypeError, ValueError) as error:
         raise EmbeddingError(f"the model did not return vectors: {error}") from None
     is_valid = matrix.ndim == _MATRIX_DIMENSIONS and matrix.size > 0 and np.isfinite(matrix).all()
-    if len(matrix) != count or not is_valid:
-        raise EmbeddingError(f"the model returned shape {matrix.shape} for {count} texts")
+    if len(matrix) != text_count or not is_valid:
+        raise EmbeddingError(f"the model returned shape {matrix.shape} for {text_count} texts")
     lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
     return [row.tobytes() for row in matrix / np.maximum(lengths, np.finfo(np.float32).tiny)]
 
@@ -163,7 +165,7 @@ class StoryIndex:
     def vectors(self) -> Sequence[Vector]:
         """The vector of each text, as passed to the constructor or computed."""
         if self._vectors is None:
-            self._vectors = [self._embedder.document(text) for text in self.texts]
+            self._vectors = [self._embedder.document_function(text) for text in self.texts]
         return self._vectors
 
     def search(self, query: str, limit: int) -> list[Story]:
@@ -171,8 +173,8 @@ class StoryIndex:
         if not self.texts or limit < 1:
             return []
         if self._unit_vectors is None:
-            self._unit_vectors = _unit_vectors(self.vectors)
-        query_vector = np.asarray(self._embedder.query(query), dtype=np.float32)
+            self._unit_vectors = _normalize_vectors(self.vectors)
+        query_vector = np.asarray(self._embedder.query_function(query), dtype=np.float32)
         if query_vector.shape != self._unit_vectors.shape[1:]:
             raise CharacterError(
                 f"the embedding returns {query_vector.size} numbers, but the stories' vectors have "
@@ -184,7 +186,7 @@ class StoryIndex:
         return [Story(int(index), self.texts[index], float(scores[index])) for index in indexes]
 
 
-def _unit_vectors(vectors: Sequence[Vector]) -> npt.NDArray[np.float32]:
+def _normalize_vectors(vectors: Sequence[Vector]) -> npt.NDArray[np.float32]:
     try:
         matrix = np.asarray(vectors, dtype=np.float32).reshape(len(vectors), -1)
     except ValueError as error:

@@ -14,7 +14,7 @@ from bot.errors import UserError
 from bot.ports import TextTokenCounter
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart, story_title
 from bot.prompting.text.incremental_map import map_incrementally
-from bot.prompting.text.tokens import count_tokens, counter_for_model, estimate_image_tokens
+from bot.prompting.text.tokens import count_tokens, estimate_image_tokens, get_counter_for_model
 from bot.texts.text import marked
 from bot.value_class import value_class
 
@@ -52,10 +52,10 @@ async def fit_draft(
     content = _OptionalContent(draft, limit, estimate)
     if limit is None:
         return content.to_fitted_prompt(content.item_count, content.estimate(content.item_count))
-    kept_count, tokens = await _count_fitting_items(content, limit, count)
-    if kept_count < 0 and draft.stories:
+    fitting_count, tokens = await _count_fitting_items(content, limit, count)
+    if fitting_count < 0 and draft.stories:
         return await fit_draft(_remove_worst_story(draft, estimate), limit, count, estimate)
-    if kept_count < 0:
+    if fitting_count < 0:
         newest_tokens = sum(estimate_message_tokens([draft.newest_message], estimate))
         raise UserError.translatable(
             "That message is too long for me: it has about {tokens} tokens, but my limit is"
@@ -63,7 +63,7 @@ async def fit_draft(
             tokens=newest_tokens,
             limit=limit,
         )
-    return content.to_fitted_prompt(kept_count, tokens)
+    return content.to_fitted_prompt(fitting_count, tokens)
 
 
 async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
@@ -84,22 +84,22 @@ def _fits_by_byte_count(prompt: Prompt, limit: int) -> bool:
         return False
     texts = [message.content for message in prompt.messages]
     tokens_left = limit - len(texts) * MESSAGE_OVERHEAD_TOKENS
-    chars = sum(map(len, texts))
-    if chars * _BYTES_PER_CHAR <= tokens_left:
+    char_count = sum(map(len, texts))
+    if char_count * _BYTES_PER_CHAR <= tokens_left:
         return True
-    return chars <= tokens_left and len("".join(texts).encode(errors="replace")) <= tokens_left
+    return char_count <= tokens_left and len("".join(texts).encode(errors="replace")) <= tokens_left
 
 
 def estimate_message_tokens(
     messages: Sequence[Message], estimate: TextTokenCounter
 ) -> Sequence[int]:
     """Estimate each message's tokens, including images and the template's overhead."""
-    texts = estimate([message.content for message in messages])
+    text_tokens = estimate([message.content for message in messages])
     return [
         tokens
         + MESSAGE_OVERHEAD_TOKENS
         + (sum(map(estimate_image_tokens, message.images)) if message.parts else 0)
-        for tokens, message in zip(texts, messages, strict=True)
+        for tokens, message in zip(text_tokens, messages, strict=True)
     ]
 
 
@@ -121,9 +121,11 @@ class _OptionalContent:
         texts = [part.text for part in parts]
         sizes = [size + 2 for size in estimate(texts)]  # with a blank line between parts
         budget = None if limit is None else limit - self._required_tokens
-        self._parts, self._too_large = _split_by_size(list(zip(parts, sizes, strict=True)), budget)
+        self._fitting_parts, self._oversized_parts = _split_by_size(
+            list(zip(parts, sizes, strict=True)), budget
+        )
         self._unit_sizes = _estimate_unit_sizes(draft, estimate)
-        self._sizes = [*(size for _, size in self._parts), *self._unit_sizes]
+        self._sizes = [*(size for _, size in self._fitting_parts), *self._unit_sizes]
         self._cumulative_sizes = list(accumulate(self._sizes))
         self._drafts_by_count: dict[int, tuple[Draft, Prompt]] = {}
 
@@ -135,23 +137,25 @@ class _OptionalContent:
         return self._required_tokens + (self._cumulative_sizes[count - 1] if count > 0 else 0)
 
     def prompt(self, count: int) -> Prompt:
-        return self._draft_with_items(count)[1]
+        return self._build_draft_and_prompt(count)[1]
 
-    def _draft_with_items(self, count: int) -> tuple[Draft, Prompt]:
+    def _build_draft_and_prompt(self, count: int) -> tuple[Draft, Prompt]:
         if count not in self._drafts_by_count:
             draft = self._make_draft(count)
             self._drafts_by_count[count] = draft, draft.prompt
         return self._drafts_by_count[count]
 
     def _make_draft(self, count: int) -> Draft:
-        ids = {id(part) for part, _ in self._parts[:count]}
+        kept_ids = {id(part) for part, _ in self._fitting_parts[:count]}
         draft = self._draft
-        first_kept_index = len(draft.history) - max(0, count - len(self._parts))
+        first_kept_index = len(draft.history) - max(0, count - len(self._fitting_parts))
         return replace(
             draft,
-            system=tuple(part for part in draft.system if part.is_required or id(part) in ids),
-            context=tuple(part for part in draft.context if part.is_required or id(part) in ids),
-            summary=draft.summary if id(draft.summary) in ids else None,
+            system=tuple(part for part in draft.system if part.is_required or id(part) in kept_ids),
+            context=tuple(
+                part for part in draft.context if part.is_required or id(part) in kept_ids
+            ),
+            summary=draft.summary if id(draft.summary) in kept_ids else None,
             history=draft.history[first_kept_index:],
             left_out_items=(),
         )
@@ -165,13 +169,13 @@ class _OptionalContent:
         return bisect_right(self._cumulative_sizes, tokens_so_far + tokens_left, count)
 
     def to_fitted_prompt(self, count: int, tokens: int) -> FittedPrompt:
-        draft, prompt = self._draft_with_items(count)
+        draft, prompt = self._build_draft_and_prompt(count)
         items = [*self._draft.left_out_items]
-        items += [_to_dropped_item(one, _SIZE_REASON) for one in self._too_large]
-        items += [_to_dropped_item(one, _BUDGET_REASON) for one in self._parts[count:]]
+        items += [_to_dropped_item(one, _SIZE_REASON) for one in self._oversized_parts]
+        items += [_to_dropped_item(one, _BUDGET_REASON) for one in self._fitting_parts[count:]]
         if units := self._draft.history[: len(self._draft.history) - len(draft.history)]:
-            messages = sum(len(unit.messages) for unit in units)
-            items.append(DroppedItem("history", "", _BUDGET_REASON, messages))
+            message_count = sum(len(unit.messages) for unit in units)
+            items.append(DroppedItem("history", "", _BUDGET_REASON, message_count))
         return FittedPrompt(draft, prompt, tokens, self._limit, tuple(items))
 
 
@@ -184,20 +188,20 @@ async def _count_fitting_items(
     content: _OptionalContent, limit: int, count: PromptTokenCounter
 ) -> tuple[int, int]:
     """Return (number of items that fit, prompt tokens), or (-1, 0) if not even zero items fit."""
-    fitting_count, fitting_tokens, excess_count = -1, 0, content.item_count + 1
+    fitting_count, fitting_tokens, exceeding_count = -1, 0, content.item_count + 1
     probed_count = content.guess_count(0, limit - content.estimate(0))
-    for try_number in range(content.item_count + 2):
+    for attempt_number in range(content.item_count + 2):
         tokens = await count(content.prompt(probed_count))
         if tokens <= limit:
             fitting_count, fitting_tokens = probed_count, tokens
         else:
-            excess_count = probed_count
+            exceeding_count = probed_count
         estimate_ratio = max(1, tokens) / max(1, content.estimate(probed_count))
         guess = content.guess_count(probed_count, (limit - tokens) / estimate_ratio)
-        if excess_count - fitting_count == 1 or guess == fitting_count:
+        if exceeding_count - fitting_count == 1 or guess == fitting_count:
             break
-        guess = guess if try_number < _MAX_GUESSES else (fitting_count + excess_count) // 2
-        probed_count = min(max(guess, fitting_count + 1), excess_count - 1)
+        guess = guess if attempt_number < _MAX_GUESSES else (fitting_count + exceeding_count) // 2
+        probed_count = min(max(guess, fitting_count + 1), exceeding_count - 1)
     return fitting_count, fitting_tokens
 
 
@@ -209,21 +213,21 @@ def _sort_optional_parts(draft: Draft) -> list[PromptPart]:
 def _split_by_size(
     parts: Iterable[tuple[PromptPart, int]], tokens_left: int | None
 ) -> tuple[list[tuple[PromptPart, int]], list[tuple[PromptPart, int]]]:
-    kept_parts, large_parts = [], []
+    fitting_parts, oversized_parts = [], []
     for part, size in parts:
         if tokens_left is None or size <= tokens_left:
-            kept_parts.append((part, size))
+            fitting_parts.append((part, size))
             tokens_left = None if tokens_left is None else tokens_left - size
         else:
-            large_parts.append((part, size))
-    return kept_parts, large_parts
+            oversized_parts.append((part, size))
+    return fitting_parts, oversized_parts
 
 
 def _estimate_unit_sizes(draft: Draft, estimate: TextTokenCounter) -> list[int]:
     def estimate_size(unit: HistoryUnit) -> int:
         return sum(estimate_message_tokens(unit.all_messages, estimate))
 
-    key = "sizes", draft.base.character
+    key = "sizes", draft.base_prompt.character
     sizes = map_incrementally(draft.memo, key, estimate, draft.history, estimate_size)
     return list(reversed(sizes))
 
@@ -245,8 +249,10 @@ def locate_spans(receipt: Receipt) -> Iterator[tuple[PromptSpan, int, int | None
 
 def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
     """Divide a prompt's exact token count among its spans, in proportion to estimates."""
-    count = counter_for_model(receipt.prompt.model)
-    weights = [_estimate_span(receipt, *location, count) for location in locate_spans(receipt)]
+    count = get_counter_for_model(receipt.prompt.model)
+    weights = [
+        _estimate_span_tokens(receipt, *location, count) for location in locate_spans(receipt)
+    ]
     token_shares = _divide_proportionally(prompt_tokens(receipt), weights)
     return list(zip(receipt.layout, token_shares, strict=True))
 
@@ -258,7 +264,7 @@ def tokens_by_section(receipt: Receipt) -> dict[str, int]:
     return token_sums
 
 
-def _estimate_span(
+def _estimate_span_tokens(
     receipt: Receipt, span: PromptSpan, begin: int, end: int | None, count_tokens: TextTokenCounter
 ) -> int:
     messages = receipt.prompt.messages[span.message : span.message + span.messages]

@@ -66,11 +66,11 @@ class Persona:
         of earlier placeholders.
         """
         story_counts: dict[str, int] = {}
-        total_count = 0
+        story_count = 0
         for placeholder in self.placeholders:
             if placeholder.max_stories > 0:
-                total_count += placeholder.max_stories
-                story_counts[placeholder.build_query(message)] = total_count
+                story_count += placeholder.max_stories
+                story_counts[placeholder.build_query(message)] = story_count
         return story_counts
 
 
@@ -87,7 +87,7 @@ def parse_persona(text: str) -> Persona:
     placeholders: list[Placeholder] = []
     problems: list[Text] = []
     for number, line in enumerate(text.split("\n")):
-        placeholder, problem = _read_line(line, number)
+        placeholder, problem = _parse_line(line, number)
         if placeholder:
             placeholders.append(placeholder)
         if problem:
@@ -101,7 +101,7 @@ def parse_persona(text: str) -> Persona:
 
 def build_roleplay_prompt(
     persona: Persona,
-    results: Mapping[str, Sequence[Story]] | None,
+    stories_by_query: Mapping[str, Sequence[Story]] | None,
     *,
     role_name: str,
     user_name: str | None,
@@ -109,18 +109,20 @@ def build_roleplay_prompt(
     max_input_tokens: int | None,
     count: TextTokenCounter,
 ) -> FilledText:
-    """Build the system prompt. Stories may use tokens that persona and `message` leave free."""
+    """Build the system prompt; stories may use the tokens that persona and `message` leave."""
     budget = None
-    if max_input_tokens is not None and results:  # only stories need the limit
+    if max_input_tokens is not None and stories_by_query:  # only stories need the limit
         budget = max_input_tokens - sum(count([persona.source, message]))
-    filled_text = fill_placeholders(persona, results, message=message, tokens=budget, count=count)
-    named_text = fill_names(filled_text.text, role_name, user_name)
-    return FilledText(format_roleplay_prompt(role_name, named_text), filled_text.stories)
+    filled_text = fill_placeholders(
+        persona, stories_by_query, message=message, tokens=budget, count=count
+    )
+    persona_text = fill_names(filled_text.text, role_name, user_name)
+    return FilledText(format_roleplay_prompt(role_name, persona_text), filled_text.stories)
 
 
 def fill_placeholders(
     persona: Persona,
-    results: Mapping[str, Sequence[Story]] | None,
+    stories_by_query: Mapping[str, Sequence[Story]] | None,
     *,
     message: str,
     tokens: int | None,
@@ -129,16 +131,16 @@ def fill_placeholders(
     """Replace placeholders with the best stories for their queries, up to `tokens` in total.
 
     A placeholder is filled until a story does not fit, but a placeholder for one story takes the
-    best story, however long. If `results` is None, lines with placeholders are removed.
+    best story, however long. If `stories_by_query` is None, lines with placeholders are removed.
     """
     persona_lines = persona.source.split("\n")
-    if results is None:
+    if stories_by_query is None:
         other_lines = (line for line in persona_lines if not _ANY_PLACEHOLDER.search(line))
         return FilledText("\n".join(other_lines), ())
     used_stories: dict[int, Story] = {}
     for placeholder in persona.placeholders:
-        stories = results.get(placeholder.build_query(message), ())
-        unused_stories = [s for s in stories if s.id not in used_stories]
+        stories = stories_by_query.get(placeholder.build_query(message), ())
+        unused_stories = [story for story in stories if story.id not in used_stories]
         chosen_stories, used_tokens = _choose_stories(placeholder, unused_stories, tokens, count)
         tokens = None if tokens is None else tokens - used_tokens
         used_stories |= {story.id: story for story in chosen_stories}
@@ -163,11 +165,13 @@ def format_roleplay_prompt(role_name: str, persona: str) -> str:
     )
 
 
-def _read_line(line: str, index: int) -> tuple[Placeholder | None, Text | None]:
+def _parse_line(line: str, index: int) -> tuple[Placeholder | None, Text | None]:
     if not _PLACEHOLDER_LOOKALIKE.search(line):
         return None, None
-    has_several = len(_ANY_PLACEHOLDER.findall(line)) > 1
-    problem = translatable("only one placeholder per line is used") if has_several else None
+    has_several_placeholders = len(_ANY_PLACEHOLDER.findall(line)) > 1
+    problem = (
+        translatable("only one placeholder per line is used") if has_several_placeholders else None
+    )
     if _ONE_STORY_PLACEHOLDER.search(line):
         return Placeholder(index), problem
     if match := _ONE_STORY_QUERY_PLACEHOLDER.search(line):
@@ -214,11 +218,11 @@ def _choose_stories(
     story_tokens = count([story.text for story in best_stories]) if best_stories else ()
     if tokens is None or 0 < placeholder.max_tokens < tokens:
         tokens = placeholder.max_tokens if placeholder.max_tokens > 0 else None
-    kept_count = used_tokens = 0
-    for cost in story_tokens:
-        fits = tokens is None or used_tokens + cost <= tokens
-        if not fits and not (placeholder.needs_one_story and not kept_count):
+    chosen_count = used_tokens = 0
+    for token_count in story_tokens:
+        fits = tokens is None or used_tokens + token_count <= tokens
+        if not fits and not (placeholder.needs_one_story and not chosen_count):
             break
-        kept_count += 1
-        used_tokens += cost
-    return best_stories[:kept_count], used_tokens
+        chosen_count += 1
+        used_tokens += token_count
+    return best_stories[:chosen_count], used_tokens

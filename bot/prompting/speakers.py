@@ -53,9 +53,9 @@ def clean_name(name: str) -> str:
     plain_name = _normalize(name)
     if _PLAIN_NAME.fullmatch(plain_name):  # nothing to remove
         return _cut_to_label_limit(plain_name).strip(" .-")
-    neighborhoods = zip(f" {plain_name}", plain_name, f"{plain_name} "[1:], strict=False)
-    kept_chars = (char for before, char, after in neighborhoods if _is_kept(before, char, after))
-    clean_text = _limit_marks("".join(kept_chars))
+    char_triples = zip(f" {plain_name}", plain_name, f"{plain_name} "[1:], strict=False)
+    kept_chars = (char for before, char, after in char_triples if _should_keep(before, char, after))
+    clean_text = _remove_stacked_marks("".join(kept_chars))
     if not any(char.isalnum() for char in clean_text):
         clean_text = _spell_emoji(clean_text)
     return _cut_to_label_limit(" ".join(clean_text.split())).strip(f" .-{_JOINERS}")
@@ -79,7 +79,7 @@ def _normalize(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name[:_MAX_NAME_CHARS]).split())
 
 
-def _is_kept(before: str, char: str, after: str) -> bool:
+def _should_keep(before: str, char: str, after: str) -> bool:
     if char in _EMOJI_JOINERS and (_is_emoji(before) or before in _EMOJI_JOINERS):
         return True
     if char in _JOINERS:
@@ -99,7 +99,7 @@ def _is_emoji(char: str) -> bool:
     return unicodedata.category(char) == "So" and ord(char) not in _BOX_DRAWING
 
 
-def _limit_marks(text: str) -> str:
+def _remove_stacked_marks(text: str) -> str:
     groups = groupby(text, lambda char: unicodedata.combining(char) > 0)
     runs = ((is_combining, "".join(run)) for is_combining, run in groups)
     return "".join(
@@ -149,9 +149,9 @@ _NAME_SUFFIX = re.compile(r"#|(?<=\w)\W*[(（]")
 
 def find_candidate_names(line: str) -> Iterator[str]:
     """Yield the prefixes of a line that could be read as a speaker's name."""
-    for head in _find_possible_names(line):
-        yield head
-        yield _TEXT_AROUND_NAME.sub("", head)
+    for possible_name in _find_possible_names(line):
+        yield possible_name
+        yield _TEXT_AROUND_NAME.sub("", possible_name)
 
 
 def is_role_heading(text: str) -> bool:
@@ -190,7 +190,7 @@ def _split_at(separator: re.Pattern[str], line: str) -> Iterator[str]:
         yield line[: match.start()]
 
 
-NamingMode = Literal["default", "add", "not_add"]
+TagMode = Literal["default", "add", "not_add"]
 
 _MAX_CACHED_LABELS = 512  # conversations
 
@@ -222,13 +222,15 @@ class SpeakerLabels:
         mailbox files quote `>From ` (RFC 4155). So every tag at the start of a line is ours. A line
         that is quoted by mistake still reads well, as a quotation.
         """
-        first, *rest = text.splitlines(keepends=True) or [""]
+        first_line, *other_lines = text.splitlines(keepends=True) or [""]
         skeletons = self.reserved_skeletons
-        later_lines = [f"> {line}" if _looks_like_a_tag(line, skeletons) else line for line in rest]
-        return "".join([f"{label}:{first}", *later_lines])
+        escaped_lines = [
+            f"> {line}" if _looks_like_a_tag(line, skeletons) else line for line in other_lines
+        ]
+        return "".join([f"{label}:{first_line}", *escaped_lines])
 
-    def other_labels(self, own_preset: str) -> tuple[str, ...]:
-        characters = [label for preset, label in self.characters.items() if preset != own_preset]
+    def other_labels(self, preset_name: str) -> tuple[str, ...]:
+        characters = [label for preset, label in self.characters.items() if preset != preset_name]
         return (*self.people.values(), *characters)
 
 
@@ -246,46 +248,53 @@ def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> S
     labels = _label_speakers(tuple(sorted(names_by_id.items())), tuple(characters.items()))
     if len(names_by_id) == 1:  # the usual case; more people are labeled in the order of their ids
         return labels
-    return replace(labels, people={one: labels.people[one] for one in names_by_id})
+    return replace(
+        labels, people={person_id: labels.people[person_id] for person_id in names_by_id}
+    )
 
 
 @text_cache(_MAX_CACHED_LABELS)
 def _label_speakers(
     people: tuple[tuple[str, str], ...], characters: tuple[tuple[str, str], ...]
 ) -> SpeakerLabels:
-    names = _label_characters(dict(characters))
-    people_labels = _assign_labels(dict(people), names.values())
-    skeletons = {confusable_skeleton(label) for label in (*people_labels.values(), *names.values())}
+    character_labels = _label_characters(dict(characters))
+    people_labels = _assign_labels(dict(people), character_labels.values())
+    skeletons = {
+        confusable_skeleton(label)
+        for label in (*people_labels.values(), *character_labels.values())
+    }
     plain_labels = (label.partition("#")[0] for label in people_labels.values())
     skeletons |= set(map(confusable_skeleton, plain_labels))
-    return SpeakerLabels(people_labels, names, frozenset(skeletons - ROLE_SKELETONS - {""}))
+    return SpeakerLabels(
+        people_labels, character_labels, frozenset(skeletons - ROLE_SKELETONS - {""})
+    )
 
 
 def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict[str, str]:
-    clean_names = {one: clean_name(name) for one, name in people.items()}
-    skeletons = {one: confusable_skeleton(label) for one, label in clean_names.items()}
+    clean_names = {person_id: clean_name(name) for person_id, name in people.items()}
+    skeletons = {person_id: confusable_skeleton(label) for person_id, label in clean_names.items()}
     taken_skeletons = ROLE_SKELETONS | {confusable_skeleton(name) for name in characters} | {""}
     all_skeletons = list(skeletons.values())
     labels: dict[str, str] = {}
-    for one in people:
-        label, suffix_attempt = clean_names[one], 0
-        is_taken = skeletons[one] in taken_skeletons or is_role_heading(label)
-        is_unique = not is_taken and all_skeletons.count(skeletons[one]) == 1
-        if not (is_unique and is_unambiguous_name(people[one])):
-            label = with_id_suffix(clean_names[one], one)
+    for person_id in people:
+        label, attempt_number = clean_names[person_id], 0
+        is_taken = skeletons[person_id] in taken_skeletons or is_role_heading(label)
+        is_unique = not is_taken and all_skeletons.count(skeletons[person_id]) == 1
+        if not (is_unique and is_unambiguous_name(people[person_id])):
+            label = with_id_suffix(clean_names[person_id], person_id)
             while label in labels.values():  # a hash collision, 1 in 65,536
-                suffix_attempt += 1
-                label = with_id_suffix(clean_names[one], one, suffix_attempt)
-        labels[one] = label
+                attempt_number += 1
+                label = with_id_suffix(clean_names[person_id], person_id, attempt_number)
+        labels[person_id] = label
     return labels
 
 
-def uses_tags(mode: NamingMode, turns: Sequence[Turn], preset: str) -> bool:
-    """Return whether to tag turns with names; by default, if two others than `preset` spoke."""
-    if mode == "default":
+def should_tag_turns(tag_mode: TagMode, turns: Sequence[Turn], preset: str) -> bool:
+    """Return whether to tag turns with names; by default, if two others besides `preset` spoke."""
+    if tag_mode == "default":
         speaker_ids = {turn.speaker.id if turn.speaker else turn.preset for turn in turns}
         return len(speaker_ids - {None, preset}) > 1
-    return mode == "add"
+    return tag_mode == "add"
 
 
 def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
@@ -333,26 +342,26 @@ def sanitize_persona(text: str) -> str:
 
 
 def describe_speakers(
-    speakers: Iterable[str], labels: Mapping[str, str], personas: Mapping[str, str]
+    speaker_ids: Iterable[str], labels: Mapping[str, str], personas: Mapping[str, str]
 ) -> str:
     """List how speakers (person ids, latest first) describe themselves, one speaker per line."""
     if not personas:
         return ""
     # Without round brackets, a persona cannot end its own description and start another person's.
     speaker_lines = [
-        f"({labels[one]} says of themselves: "
-        f"{sanitize_persona(personas[one]).translate(_BRACKET_REPLACEMENTS)})"
-        for one in dict.fromkeys(speakers)
-        if personas.get(one)
+        f"({labels[person_id]} says of themselves: "
+        f"{sanitize_persona(personas[person_id]).translate(_BRACKET_REPLACEMENTS)})"
+        for person_id in dict.fromkeys(speaker_ids)
+        if personas.get(person_id)
     ]
     return "\n".join(speaker_lines[:_MAX_DESCRIBED_SPEAKERS])
 
 
 _LINE_END = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_OPENING_DELIMITER = "*_~`\"'“”„«‘「『【[(<＊"  # models write **Nora:** or 「Nora」：
+_OPENING_DELIMITERS = "*_~`\"'“”„«‘「『【[(<＊"  # models write **Nora:** or 「Nora」：
 _CLOSING_DELIMITERS = str.maketrans("“„«‘「『【[(<", "””»’」』】])>")
-_DELIMITERS = frozenset(_OPENING_DELIMITER + _OPENING_DELIMITER.translate(_CLOSING_DELIMITERS))
-_DELIMITER_REMOVAL = str.maketrans(dict.fromkeys(_DELIMITERS))
+_DELIMITERS = frozenset(_OPENING_DELIMITERS + _OPENING_DELIMITERS.translate(_CLOSING_DELIMITERS))
+_DELIMITER_REMOVAL_TABLE = str.maketrans(dict.fromkeys(_DELIMITERS))
 
 
 class EchoFilter:
@@ -380,54 +389,59 @@ class EchoFilter:
         if self._has_text and not is_waiting and _LINE_END.search(text) is None:
             return text  # the usual case: inside a line
         self._held_text += text
-        return self._release_held(is_end=False)
+        return self._release_held_text(is_end_of_answer=False)
 
     def finish(self) -> str:
         """End the answer, and return the text that was still held back."""
-        return self._release_held(is_end=True)
+        return self._release_held_text(is_end_of_answer=True)
 
-    def _release_held(self, *, is_end: bool) -> str:
+    def _release_held_text(self, *, is_end_of_answer: bool) -> str:
         shown_parts = []
         while self._held_text and not self.has_ended:
-            size = self._measure_tag(is_end=is_end) if self._at_line_start else 0
-            if size is None:
+            tag_length = (
+                self._measure_tag(is_end_of_answer=is_end_of_answer) if self._at_line_start else 0
+            )
+            if tag_length is None:
                 break
-            if size:
-                self._remove_tag(size)
+            if tag_length:
+                self._remove_tag(tag_length)
             else:
                 shown_parts.append(self._take_line())
         return "".join(shown_parts)
 
-    def _remove_tag(self, tag_chars: int) -> None:
-        tag, self._held_text = self._held_text[:tag_chars], self._held_text[tag_chars:]
+    def _remove_tag(self, tag_length: int) -> None:
+        tag, self._held_text = self._held_text[:tag_length], self._held_text[tag_length:]
         is_own_tag = _normalize_tag(COLON.split(tag, maxsplit=1)[0]) in self._own_labels
         self.has_ended = self._has_text and not is_own_tag
 
     def _take_line(self) -> str:
         """Remove a line from the held text and return it; return "" for leading blank lines."""
         line_end = _LINE_END.search(self._held_text)
-        size = len(self._held_text) if line_end is None else line_end.end()
-        line, self._held_text = self._held_text[:size], self._held_text[size:]
+        line_length = len(self._held_text) if line_end is None else line_end.end()
+        line, self._held_text = self._held_text[:line_length], self._held_text[line_length:]
         self._at_line_start = line_end is not None
         self._has_text = self._has_text or bool(line.strip())
         return line if self._has_text else ""
 
-    def _measure_tag(self, *, is_end: bool) -> int | None:
+    def _measure_tag(self, *, is_end_of_answer: bool) -> int | None:
         """Return the length of the line's tag, 0 if it has none, or None if more text is needed."""
         line_end = _LINE_END.search(self._held_text)
         line = self._held_text if line_end is None else self._held_text[: line_end.start()]
-        indent_chars = len(line) - len(line.lstrip())
-        limit = indent_chars + MAX_TAG_CHARS
+        indent_length = len(line) - len(line.lstrip())
+        limit = indent_length + MAX_TAG_CHARS
         colon = COLON.search(line, 0, limit)
-        is_complete = is_end or line_end is not None
+        is_line_complete = is_end_of_answer or line_end is not None
         if colon is None:
-            needs_more_text = not is_complete and len(line) < limit and self._may_become_a_tag(line)
+            needs_more_text = (
+                not is_line_complete and len(line) < limit and self._may_become_a_tag(line)
+            )
             return None if needs_more_text else 0
         if _normalize_tag(line[: colon.start()]) not in self._known_labels:
             return 0
-        rest, closing = line[colon.end() :], _find_closing_delimiter(line[: colon.start()])
-        text = rest.removeprefix(closing).lstrip()
-        if not is_complete and (not text or closing.startswith(rest)):
+        text_after_colon = line[colon.end() :]
+        closing_delimiter = _find_closing_delimiter(line[: colon.start()])
+        text = text_after_colon.removeprefix(closing_delimiter).lstrip()
+        if not is_line_complete and (not text or closing_delimiter.startswith(text_after_colon)):
             return None
         return len(line) - len(text)
 
@@ -439,7 +453,7 @@ class EchoFilter:
 def _find_closing_delimiter(tag_text: str) -> str:
     """Return the closing delimiter expected after the colon, as in `**Nora:**`, or ""."""
     name = tag_text.strip()
-    opening_delimiters = name[: len(name) - len(name.lstrip(_OPENING_DELIMITER))]
+    opening_delimiters = name[: len(name) - len(name.lstrip(_OPENING_DELIMITERS))]
     closing_delimiters = opening_delimiters[::-1].translate(_CLOSING_DELIMITERS)
     return "" if name.endswith(closing_delimiters) else closing_delimiters
 
@@ -452,7 +466,7 @@ def _normalize_tag(text: str) -> str:
     """
     name = strip_name_suffix(text)
     if name.isascii() and name.isprintable():  # the usual case, in a fraction of the time
-        return " ".join(name.translate(_DELIMITER_REMOVAL).lower().split())
+        return " ".join(name.translate(_DELIMITER_REMOVAL_TABLE).lower().split())
     decomposed_name = unicodedata.normalize("NFKD", name).casefold()
     visible_chars = (
         char

@@ -73,7 +73,7 @@ class Unreadable:
 Decision: TypeAlias = Command | Answer | Observe | Unreadable | Ignore
 
 
-def decide(
+def decide_on_message(
     incoming: IncomingMessage,
     active_characters: ActiveCharacters,
     recent_turns: Sequence[Turn],
@@ -93,26 +93,28 @@ def decide(
         return _decide_on_late_message(incoming, active_characters)
     if not (incoming.text.strip() or has_readable_file(incoming)):
         if incoming.wake is None:
-            is_kept = incoming.attachments and active_characters.any_reads_all_messages
-            return Observe() if is_kept else Ignore()
+            is_observed = incoming.attachments and active_characters.any_reads_all_messages
+            return Observe() if is_observed else Ignore()
         return Unreadable(incoming.attachments) if incoming.attachments else Ignore()
     presets = active_characters.presets
     command = _parse_addressed_command(incoming, presets)
     if command is not None:
         return command
     candidates = select_speakers(presets, incoming, recent_turns, dice=dice, now=now)
-    speakers = active_characters.pick([one.preset for one in candidates if one.chosen])
+    speakers = active_characters.select_members([one.preset for one in candidates if one.chosen])
     if speakers:
         return Answer(speakers, candidates)
     return Observe(candidates) if active_characters.any_reads_all_messages else Ignore(candidates)
 
 
-def _decide_on_late_message(incoming: IncomingMessage, active: ActiveCharacters) -> Decision:
+def _decide_on_late_message(
+    incoming: IncomingMessage, active_characters: ActiveCharacters
+) -> Decision:
     """Decide what to do with a message that is too old to answer: observe it, or run /forget."""
-    command = _parse_addressed_command(incoming, active.presets)
+    command = _parse_addressed_command(incoming, active_characters.presets)
     if command is not None:
         return command if command.name == "forget" else Ignore()
-    is_observed = incoming.wake is not None or active.any_reads_all_messages
+    is_observed = incoming.wake is not None or active_characters.any_reads_all_messages
     return Observe() if is_observed and text_with_attachments(incoming).strip() else Ignore()
 
 
@@ -145,7 +147,7 @@ class Access:
 
 
 def decide_access(targets: Collection[str], scope_rules: Mapping[str, Mapping[str, str]]) -> Access:
-    """Decide access by the narrowest scope that names one of these targets or allows only others.
+    """Decide access by the narrowest scope with a rule for these targets or only for others.
 
     Args:
         targets: The author, roles and channels of a message, in the form "person telegram:77".
@@ -154,7 +156,7 @@ def decide_access(targets: Collection[str], scope_rules: Mapping[str, Mapping[st
     """
     for scope, rules in scope_rules.items():
         for value in ("block", "allow"):
-            if matches := sorted(one for one in targets if rules.get(one) == value):
+            if matches := sorted(target for target in targets if rules.get(target) == value):
                 return Access(value == "allow", f"{value} {matches[0]}", scope)
         if "allow" in rules.values():
             return Access(False, "only", scope)
@@ -190,15 +192,15 @@ class AccessRules:
         """Return the access rules of these scopes and the installation, by scope."""
         settings = await self.chat_settings.get_scopes([*scopes, INSTALLATION])
         all_scopes = (*scopes, INSTALLATION)
-        scope_rules = {one: select_access_rules(settings.get(one, {})) for one in all_scopes}
+        scope_rules = {scope: select_access_rules(settings.get(scope, {})) for scope in all_scopes}
         scope_rules[INSTALLATION] |= self.fixed_rules
         return scope_rules
 
-    async def is_off(self, scopes: Sequence[str]) -> bool:
+    async def is_access_off(self, scopes: Sequence[str]) -> bool:
         """Return whether `/access off` applies to a chat."""
         return any("off" in rules for rules in (await self.load(scopes)).values())
 
-    async def find(self, event: Request, *, ignores_off: bool = False) -> Access:
+    async def find(self, event: Request, *, ignores_off_rule: bool = False) -> Access:
         """Return whether an event's author may use the bot in that chat; admins are not exempt."""
         if event.address.platform in self.local_platforms:
             return Access()
@@ -207,7 +209,7 @@ class AccessRules:
         if not any(scope_rules.values()):
             return Access()
         off_scope = next((scope for scope, rules in scope_rules.items() if "off" in rules), None)
-        if off_scope is not None and not ignores_off:
+        if off_scope is not None and not ignores_off_rule:
             return Access(False, "off", off_scope)
         person_id = event.author.id
         if person_id in self.operators:
@@ -225,20 +227,20 @@ class AccessRules:
             rules = scope_rules[INSTALLATION]
             if f"paired person {person_id}" in rules:
                 return Access(True, "paired", INSTALLATION)
-            if (dm := rules.get("dm", "open")) != "open":
-                return Access(False, f"dm {dm}", INSTALLATION)
+            if (dm_rule := rules.get("dm", "open")) != "open":
+                return Access(False, f"dm {dm_rule}", INSTALLATION)
         return access
 
-    async def may_run_admin_command(self, message: IncomingMessage, name: str) -> bool:
+    async def may_run_admin_command(self, message: IncomingMessage, command_name: str) -> bool:
         """Return whether a rule lets the author run an admin command, such as "preset use"."""
-        permissions = [f"command {name}", f"command {name.partition(' ')[0]}"]
+        permissions = [f"command {command_name}", f"command {command_name.partition(' ')[0]}"]
         scope_rules = await self.load(() if message.is_private else message.scopes)
         roles = await self._find_author_roles(message, scope_rules) or ()
         targets = {f"person {message.author.id}", *roles}
         return any(
-            targets & _find_holders(each, one)
-            for each in scope_rules.values()
-            for one in permissions
+            targets & _find_holders(rules, permission)
+            for rules in scope_rules.values()
+            for permission in permissions
         )
 
     async def may_use(self, message: IncomingMessage, permission: str) -> bool:
@@ -247,8 +249,8 @@ class AccessRules:
         The narrowest scope that gives this permission to anybody decides; if there is none,
         everybody has it. If an answer goes to several people, all of them need it.
         """
-        people = set(message.charged_person_ids)
-        if message.address.platform in self.local_platforms or people <= set(self.operators):
+        person_ids = set(message.charged_person_ids)
+        if message.address.platform in self.local_platforms or person_ids <= set(self.operators):
             return True
         scope_rules = await self.load(() if message.is_private else message.scopes)
         holders_by_scope = (_find_holders(rules, permission) for rules in scope_rules.values())
@@ -257,7 +259,7 @@ class AccessRules:
             await self._find_author_roles(message, scope_rules) or set()
         ):
             return True
-        return {f"person {one}" for one in people} <= holders
+        return {f"person {person_id}" for person_id in person_ids} <= holders
 
     async def _find_author_roles(
         self, event: Request, scope_rules: Mapping[str, Mapping[str, str]]
@@ -265,8 +267,10 @@ class AccessRules:
         """Return the author's roles, or None if unknown; ask for them only if rules name roles."""
         roles = event.author_roles
         if roles is None:
-            has_roles = any(" role " in f" {one}" for each in scope_rules.values() for one in each)
-            roles = await self.read_author_roles(event) if has_roles else ()
+            has_role_rules = any(
+                " role " in f" {one}" for each in scope_rules.values() for one in each
+            )
+            roles = await self.read_author_roles(event) if has_role_rules else ()
         return None if roles is None else {f"role {one}" for one in roles}
 
     async def find_refusal(self, event: Request) -> Access | None:
@@ -277,26 +281,28 @@ class AccessRules:
         access = await self.find(event)
         if access.is_allowed or _is_command(event, _ALWAYS_ALLOWED_COMMANDS):
             return None
-        ruling = access
+        base_access = access
         if access.rule == "off":
             if not _is_command(event, _ADMIN_COMMANDS):
                 return access
-            ruling = await self.find(event, ignores_off=True)
-        is_barred = not ruling.is_allowed and ruling.scope == INSTALLATION
-        return None if not is_barred and await self.is_admin(event) else access
+            base_access = await self.find(event, ignores_off_rule=True)
+        is_blocked_everywhere = not base_access.is_allowed and base_access.scope == INSTALLATION
+        return None if not is_blocked_everywhere and await self.is_admin(event) else access
 
     async def should_report_refusal(
-        self, message: IncomingMessage, access: Access, code: str
+        self, message: IncomingMessage, access: Access, pairing_code: str
     ) -> bool:
         """Return whether to report a refusal to the author: once for each rule or pairing code."""
-        if not (self.reports_refusals or code):
+        if not (self.reports_refusals or pairing_code):
             return False
-        scope, rule = f"{message.author.id}@{access.scope}", f"{access.rule} {code}".strip() + "\n"
-        settings, note = await self.chat_settings.get_scopes([scope]), rule + message.external_key
-        last_note = settings.get(scope, {}).get(LAST_REFUSAL_KEY, "")
-        if last_note.startswith(rule):
-            return last_note == note  # the same message after a crash
-        await self.chat_settings.set(scope, LAST_REFUSAL_KEY, note, message.author.id)
+        scope = f"{message.author.id}@{access.scope}"
+        rule = f"{access.rule} {pairing_code}".strip() + "\n"
+        settings = await self.chat_settings.get_scopes([scope])
+        refusal_note = rule + message.external_key
+        last_refusal_note = settings.get(scope, {}).get(LAST_REFUSAL_KEY, "")
+        if last_refusal_note.startswith(rule):
+            return last_refusal_note == refusal_note  # the same message after a crash
+        await self.chat_settings.set(scope, LAST_REFUSAL_KEY, refusal_note, message.author.id)
         return True
 
 
@@ -403,7 +409,10 @@ class DecisionLog:
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
     ) -> None:
         """Log which answers came from a model other than the preset's own."""
-        own_models = {one.preset.name: (one.preset.provider, one.preset.model) for one in speakers}
+        own_models = {
+            speaker.preset.name: (speaker.preset.provider, speaker.preset.model)
+            for speaker in speakers
+        }
         for receipt in receipts:
             expected_model = own_models.get(receipt.preset)
             used_model = (receipt.provider, receipt.prompt.model)
@@ -425,9 +434,9 @@ class DecisionLog:
         """Delete a channel's decisions, or only those about a person; raises `StoreError`."""
         key = _build_log_key(channel)
         self._new_notes = [
-            one
-            for one in self._new_notes
-            if one.key != key or person_id not in {None, one.person_id}
+            note
+            for note in self._new_notes
+            if note.key != key or person_id not in {None, note.person_id}
         ]
         await self.notes.forget(key, person_id)
 
@@ -454,14 +463,14 @@ def _build_log_key(channel: str) -> str:
 
 def describe_silence(decision: Observe | Ignore) -> Text:
     """Describe, for each character, why it did not answer."""
-    return join_texts([_describe_candidate(one) for one in decision.candidates], "; ")
+    return join_texts([_describe_candidate(candidate) for candidate in decision.candidates], "; ")
 
 
-def _describe_candidate(one: SpeakerCandidate) -> Text:
+def _describe_candidate(candidate: SpeakerCandidate) -> Text:
     return join_texts(
         [
-            display_name(one.preset),
-            join_texts(map(to_translatable, one.reasons), translatable(", ")),
+            display_name(candidate.preset),
+            join_texts(map(to_translatable, candidate.reasons), translatable(", ")),
         ],
         " ",
     )

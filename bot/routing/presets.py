@@ -74,7 +74,7 @@ class ActiveCharacters:
         """Whether any active preset reads messages that do not address the bot."""
         return any(preset.context == "all" for preset in self.presets)
 
-    def pick(self, names: Collection[str]) -> tuple[ActivePreset, ...]:
+    def select_members(self, names: Collection[str]) -> tuple[ActivePreset, ...]:
         """Return the members with these preset names, in the order of the names."""
         members_by_name = {member.preset.name: member for member in self.members}
         return tuple(members_by_name[name] for name in names)
@@ -82,7 +82,9 @@ class ActiveCharacters:
     def with_added(self, preset: Preset) -> list[Preset]:
         """Return the channel's presets with one added; raises `UserError` if impossible."""
         if preset.name in self.names:
-            raise UserError(translatable("{name} is already active here.", name=preset.shown_name))
+            raise UserError(
+                translatable("{name} is already active here.", name=preset.display_name)
+            )
         if len(self.members) >= MAX_CHARACTERS:
             raise UserError(
                 translatable(
@@ -98,14 +100,15 @@ class ActiveCharacters:
         if preset.name not in self.names:
             raise UserError(
                 translatable(
-                    "{name} is not active here; /preset list shows who is.", name=preset.shown_name
+                    "{name} is not active here; /preset list shows who is.",
+                    name=preset.display_name,
                 )
             )
         if not self.is_group:
             raise UserError(
                 translatable(
                     "{name} is the only character here. Use /preset use to replace it.",
-                    name=preset.shown_name,
+                    name=preset.display_name,
                 )
             )
         return [one for one in self.presets if one.name != preset.name]
@@ -126,11 +129,11 @@ class ActiveCharacters:
 
 _log = structlog.get_logger(__name__)
 PRESET_KEY = "preset"
-"""The key of the active presets: a name per line, perhaps with a tab and a behavior preset."""
+"""The key of the active presets: one name per line, optionally a tab and a behavior preset."""
 OBSERVE_KEY = "observe"
-ADULTS_KEY = "access adult"
+ADULTS_ONLY_KEY = "access adult"
 """The key of the setting in which admins declare a group adults-only."""
-AGE_KEY = "persona_adult"
+AGE_CONFIRMATION_KEY = "persona_adult"
 """The key of a person's confirmation of being an adult; deleted with their persona."""
 _CONFIRM_AGE_QUESTION = marked("{name} is for adults only. Are you 18 or older?")
 _NOT_AGE_RESTRICTED_REFUSAL = marked(
@@ -146,7 +149,7 @@ _UNLOAD_SECONDS = 50.0
 """The time a character stays loaded, because `/forget` must take effect within a minute."""
 
 
-ReadNewest: TypeAlias = Callable[[str], Awaitable[PresetVersion | None]]
+ReadNewestVersion: TypeAlias = Callable[[str], Awaitable[PresetVersion | None]]
 """Returns the newest version of the preset with this name; raises `StoreError`."""
 
 
@@ -162,11 +165,11 @@ class Characters:
 
     def __init__(self, chat_settings: ChatSettings) -> None:
         self._chat_settings = chat_settings
-        self.read_newest: ReadNewest | None = None
+        self.read_newest_version: ReadNewestVersion | None = None
         """Reads stored characters; None: no characters are found."""
-        self._loaded = BoundedDict[str, _LoadedCharacter](_MAX_LOADED_CHARACTERS)
+        self._loaded_characters = BoundedDict[str, _LoadedCharacter](_MAX_LOADED_CHARACTERS)
 
-    async def descriptions(self, owner: str) -> dict[str, str]:
+    async def list_descriptions(self, owner: str) -> dict[str, str]:
         """Return the descriptions of an owner's characters, by preset name."""
         settings = (await self._chat_settings.get_scopes([owner])).get(owner, {})
         values = [(key, value.partition(" ")[2]) for key, value in sorted(settings.items())]
@@ -189,7 +192,7 @@ class Characters:
         revision = hashlib.sha256(content.encode()).hexdigest()[:16]
         setting_value = f"{revision} {description}" if content else None
         key = f"{CHARACTER_KEY_PREFIX}{short_name}"
-        self._loaded.pop(name, None)
+        self._loaded_characters.pop(name, None)
         await self._chat_settings.set(owner, key, setting_value, author, is_audited=is_audited)
 
     async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
@@ -197,10 +200,10 @@ class Characters:
         owner, _, short_name = name.rpartition(OWNER_SEPARATOR)
         setting = await self._chat_settings.resolve([owner], f"{CHARACTER_KEY_PREFIX}{short_name}")
         if setting is None:
-            self._loaded.pop(name, None)
+            self._loaded_characters.pop(name, None)
             return None
         revision = setting.value.partition(" ")[0]
-        character = self._loaded.get(name)
+        character = self._loaded_characters.get(name)
         if character is None or character.revision != revision:
             character = await self._load(name, revision)
         if character is None:
@@ -208,7 +211,9 @@ class Characters:
         return character.preset.behaving_as(behavior), character.version
 
     async def _load(self, name: str, revision: str) -> _LoadedCharacter | None:
-        stored_version = await self.read_newest(name) if self.read_newest is not None else None
+        stored_version = (
+            await self.read_newest_version(name) if self.read_newest_version is not None else None
+        )
         if stored_version is None:
             return None
         try:
@@ -216,29 +221,33 @@ class Characters:
         except PresetError as error:
             _log.warning("preset_not_reloaded", preset=name, reason=str(error))
             return None
-        character = self._loaded[name] = _LoadedCharacter(preset, stored_version.version, revision)
+        character = self._loaded_characters[name] = _LoadedCharacter(
+            preset, stored_version.version, revision
+        )
         # The timer outlasts a /forget, so it must not hold the name, which contains the owner's id.
-        asyncio.get_running_loop().call_later(_UNLOAD_SECONDS, self._drop_expired, id(character))
+        asyncio.get_running_loop().call_later(_UNLOAD_SECONDS, self._unload_expired, id(character))
         return character
 
-    def drop(self, owner: str) -> None:
+    def unload(self, owner: str) -> None:
         """Unload an owner's characters here; other processes unload them within a minute."""
-        for name in [one for one in self._loaded if one.startswith(f"{owner}{OWNER_SEPARATOR}")]:
-            del self._loaded[name]
+        for name in [
+            one for one in self._loaded_characters if one.startswith(f"{owner}{OWNER_SEPARATOR}")
+        ]:
+            del self._loaded_characters[name]
 
-    def _drop_expired(self, object_id: int) -> None:
-        for name in [name for name, one in self._loaded.items() if id(one) == object_id]:
-            del self._loaded[name]
+    def _unload_expired(self, object_id: int) -> None:
+        for name in [name for name, one in self._loaded_characters.items() if id(one) == object_id]:
+            del self._loaded_characters[name]
 
     def character_name(self, name: str) -> str:
         """Return a loaded character's name, or the preset's name if it is not loaded."""
-        character = self._loaded.get(name)
+        character = self._loaded_characters.get(name)
         return character.preset.character_name if character is not None else display_name(name)
 
 
-def _parse_character(version: PresetVersion) -> Preset:
-    stored_preset = parse_preset(version.content, version.name)
-    preset = stored_preset.model_copy(update={"name": version.name})
+def _parse_character(stored_version: PresetVersion) -> Preset:
+    stored_preset = parse_preset(stored_version.content, stored_version.name)
+    preset = stored_preset.model_copy(update={"name": stored_version.name})
     _ = preset.parsed_lorebook  # parsed once, shared by all copies
     return preset
 
@@ -247,17 +256,19 @@ def remove_turns_of(opted_out_ids: frozenset[str], turns: Sequence[Turn]) -> tup
     """Return the turns, except those by people in `opted_out_ids` and the answers to them."""
     if not opted_out_ids:
         return tuple(turns)
-    kept_turns, answers_opted_out, has_answer = [], False, True
-    for one in turns:
-        if one.role == "user":
-            is_opted_out_turn = one.speaker is not None and one.speaker.id in opted_out_ids
-            if not one.is_observed:  # an answer is for all questions before it
-                answers_opted_out = is_opted_out_turn or (answers_opted_out and not has_answer)
-                has_answer = False
+    kept_turns, has_opted_out_question, is_answered = [], False, True
+    for turn in turns:
+        if turn.role == "user":
+            is_opted_out_turn = turn.speaker is not None and turn.speaker.id in opted_out_ids
+            if not turn.is_observed:  # an answer is for all questions before it
+                has_opted_out_question = is_opted_out_turn or (
+                    has_opted_out_question and not is_answered
+                )
+                is_answered = False
         else:
-            is_opted_out_turn, has_answer = answers_opted_out, True
+            is_opted_out_turn, is_answered = has_opted_out_question, True
         if not is_opted_out_turn:
-            kept_turns.append(one)
+            kept_turns.append(turn)
     return tuple(kept_turns)
 
 
@@ -270,35 +281,37 @@ class PresetResolver:
         default: str,
         chat_settings: ChatSettings,
         versions: Mapping[str, int] | None = None,
-        disabled: Mapping[str, str] | None = None,
+        disabled_reasons: Mapping[str, str] | None = None,
     ) -> None:
         """Create a resolver; raises `SettingsError` if the default is missing or disabled."""
         self.presets = dict(presets)
         self.versions = dict(versions or {})
         """The version numbers of presets that have one, by name."""
-        self.disabled = dict(disabled or {})
+        self.disabled_reasons = dict(disabled_reasons or {})
         """The reasons why presets cannot be used, by preset name."""
         self.characters = Characters(chat_settings)
         self._chat_settings = chat_settings
         try:
-            self.default = find_preset(presets, default, self.disabled)
+            self.default_preset = find_preset(presets, default, self.disabled_reasons)
         except PresetError as error:
             raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
-        self._default_characters = ActiveCharacters((self._to_active_preset(self.default, None),))
+        self._default_characters = ActiveCharacters(
+            (self._to_active_preset(self.default_preset, None),)
+        )
 
     def publish(self, preset: Preset, version: int) -> None:
         """Add a preset, replacing any preset with the same name."""
         self.presets[preset.name] = preset
-        self.disabled.pop(preset.name, None)
+        self.disabled_reasons.pop(preset.name, None)
         self.versions[preset.name] = version
-        if preset.name == self.default.name:
-            self.default = preset
+        if preset.name == self.default_preset.name:
+            self.default_preset = preset
             self._default_characters = ActiveCharacters((self._to_active_preset(preset, None),))
 
     def remove(self, name: str) -> None:
         """Remove a preset, unless it is the default preset."""
-        self.disabled.pop(name, None)
-        if name != self.default.name:
+        self.disabled_reasons.pop(name, None)
+        if name != self.default_preset.name:
             self.presets.pop(name, None)
             self.versions.pop(name, None)
 
@@ -314,12 +327,17 @@ class PresetResolver:
 
         Other settings needed for the message are loaded into the cache with the same query.
         """
-        people = find_person_ids(message)
-        own_scopes = person_scopes(people[0], message.scopes)
-        scopes = [*message.scopes, INSTALLATION, *own_scopes, *people[1:]]
+        person_ids = find_person_ids(message)
+        own_scopes = person_scopes(person_ids[0], message.scopes)
+        scopes = [*message.scopes, INSTALLATION, *own_scopes, *person_ids[1:]]
         settings = await self._chat_settings.get_scopes(scopes)
-        opted_out = {one for one in people if settings.get(one, {}).get(CONSENT_KEY) == Consent.OFF}
-        return await self._resolve_chosen_characters(settings, message.scopes), frozenset(opted_out)
+        opted_out_ids = {
+            person_id
+            for person_id in person_ids
+            if settings.get(person_id, {}).get(CONSENT_KEY) == Consent.OFF
+        }
+        active_characters = await self._resolve_chosen_characters(settings, message.scopes)
+        return active_characters, frozenset(opted_out_ids)
 
     async def _resolve_chosen_characters(
         self, settings: Mapping[str, Mapping[str, str]], scopes: Sequence[str]
@@ -332,10 +350,10 @@ class PresetResolver:
             name, _, behavior_name = line.partition("\t")
             preset, version = self.presets.get(name), self.versions.get(name)
             if OWNER_SEPARATOR in name:
-                behavior_preset = self.presets.get(behavior_name, self.default)
+                behavior_preset = self.presets.get(behavior_name, self.default_preset)
                 preset, version = await self.characters.find(name, behavior_preset) or (None, None)
             if preset is None:  # removed or disabled after it was chosen
-                reason = self.disabled.get(name, "")
+                reason = self.disabled_reasons.get(name, "")
                 _log.warning("preset_missing", preset=name, scope=setting.scope, reason=reason)
             else:
                 members.append(ActivePreset(preset, setting.scope, version))
@@ -345,7 +363,9 @@ class PresetResolver:
         self, scope: str, presets: Sequence[Preset], author: str, *, is_audited: bool = False
     ) -> None:
         """Set a scope's active presets; with none, the scope inherits those of a wider scope."""
-        preset_lines = (f"{one.name}\t{one.behavior_preset_name}".rstrip("\t") for one in presets)
+        preset_lines = (
+            f"{preset.name}\t{preset.behavior_preset_name}".rstrip("\t") for preset in presets
+        )
         value = "\n".join(preset_lines) or None
         await self._chat_settings.set(scope, PRESET_KEY, value, author, is_audited=is_audited)
 
@@ -355,12 +375,12 @@ class PresetResolver:
             return
         name = preset.character_name
         if event.is_private:
-            author = event.author.id if event.author else ""
-            if not await self._chat_settings.get_all([author], AGE_KEY):
+            author_id = event.author.id if event.author else ""
+            if not await self._chat_settings.get_all([author_id], AGE_CONFIRMATION_KEY):
                 raise AgeUnconfirmed(translatable(_CONFIRM_AGE_QUESTION, name=name))
         elif event.is_age_restricted is not None:
             raise UserError(translatable(_NOT_AGE_RESTRICTED_REFUSAL, name=name))
-        elif not await self._chat_settings.resolve(event.scopes, ADULTS_KEY):
+        elif not await self._chat_settings.resolve(event.scopes, ADULTS_ONLY_KEY):
             raise UserError(translatable(_NOT_ADULT_GROUP_REFUSAL, name=name))
 
     async def may_observe(self, scopes: Sequence[str]) -> bool:
@@ -377,34 +397,36 @@ class PresetResolver:
         value = (await self._chat_settings.get_all([person_id], CONSENT_KEY)).get(person_id)
         return Consent(value) if value in list(Consent) else None  # newer versions may store others
 
-    async def opted_out(self, people: Iterable[str]) -> frozenset[str]:
+    async def find_opted_out(self, person_ids: Iterable[str]) -> frozenset[str]:
         """Return the ids of the people among these who opted out (`Consent.OFF`)."""
-        person_ids = list(dict.fromkeys(people))
-        consents = await self._chat_settings.get_all(person_ids, CONSENT_KEY) if person_ids else {}
-        return frozenset(one for one, value in consents.items() if value == Consent.OFF)
+        unique_ids = list(dict.fromkeys(person_ids))
+        consents = await self._chat_settings.get_all(unique_ids, CONSENT_KEY) if unique_ids else {}
+        return frozenset(person_id for person_id, value in consents.items() if value == Consent.OFF)
 
     async def remove_opted_out_turns(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
         """Return the turns, except those by people who opted out and the answers to them."""
-        opted_out_ids = await self.opted_out(one.speaker.id for one in turns if one.speaker)
+        opted_out_ids = await self.find_opted_out(turn.speaker.id for turn in turns if turn.speaker)
         return remove_turns_of(opted_out_ids, turns)
 
     def find(self, name: str) -> Preset:
         """Return the preset with a name, ignoring case; raises `UserError` with suggestions."""
         try:
-            return find_preset(self.presets, name, self.disabled)
+            return find_preset(self.presets, name, self.disabled_reasons)
         except PresetError as error:
             raise UserError(error.args[0]) from None
 
     async def find_in_channel(
-        self, name_or_id: str, message: Request, active: ActiveCharacters
+        self, name_or_id: str, message: Request, active_characters: ActiveCharacters
     ) -> Preset:
         """Return a preset, or a character of the chat's owner, by its name; raises `UserError`."""
-        owned_characters = await self.characters.descriptions(character_owner(message))
-        wanted_id = preset_id(name_or_id.strip())
-        operator_ids = map(preset_id, (*self.presets, *self.disabled))
-        for name in () if wanted_id in operator_ids else owned_characters:
-            if wanted_id in {preset_id(name), preset_id(display_name(name))}:
-                character = await self.characters.find(name, self.find_behavior_preset(active))
+        owned_characters = await self.characters.list_descriptions(character_owner(message))
+        sought_id = preset_id(name_or_id.strip())
+        operator_preset_ids = map(preset_id, (*self.presets, *self.disabled_reasons))
+        for name in () if sought_id in operator_preset_ids else owned_characters:
+            if sought_id in {preset_id(name), preset_id(display_name(name))}:
+                character = await self.characters.find(
+                    name, self.find_behavior_preset(active_characters)
+                )
                 if character is not None:
                     return character[0]
         return self.find(name_or_id)
@@ -412,21 +434,23 @@ class PresetResolver:
     def find_behavior_preset(self, active_characters: ActiveCharacters) -> Preset:
         """Return the operator's preset that determines model and behavior in a channel."""
         preset = active_characters.first.preset
-        return self.presets.get(preset.behavior_preset_name or preset.name, self.default)
+        return self.presets.get(preset.behavior_preset_name or preset.name, self.default_preset)
 
     async def list_descriptions(self, message: Request) -> dict[str, str]:
         """Return the descriptions of all presets and of the chat owner's characters, by name."""
         preset_descriptions = {one.name: one.description for one in self.presets.values()}
-        owned_characters = await self.characters.descriptions(character_owner(message))
+        owned_characters = await self.characters.list_descriptions(character_owner(message))
         descriptions = (preset_descriptions | owned_characters).items()
         return dict(sorted(descriptions, key=lambda one: preset_id(display_name(one[0]))))
 
-    def character_names(self, presets: Iterable[str]) -> dict[str, str]:
+    def character_names(self, preset_names: Iterable[str]) -> dict[str, str]:
         """Map presets' names to their characters' names; a missing preset keeps its own name."""
-        by_name, find_name = self.presets, self.characters.character_name
+        presets_by_name, find_loaded_name = self.presets, self.characters.character_name
         return {
-            name: by_name[name].character_name if name in by_name else find_name(name)
-            for name in sorted(presets)
+            name: presets_by_name[name].character_name
+            if name in presets_by_name
+            else find_loaded_name(name)
+            for name in sorted(preset_names)
         }
 
     def complete(self, partial_name: str, names: Iterable[str] | None = None) -> Sequence[str]:
@@ -490,13 +514,17 @@ class HistoryScopes:
 
     async def find_opted_out(self, events: Sequence[Incoming]) -> frozenset[str]:
         """Return the ids of people in these events who opted out; cache their other settings."""
-        people = {one: event.scopes for event in events for one in find_person_ids(event)}
-        all_scopes = [one for each, scopes in people.items() for one in person_scopes(each, scopes)]
+        scopes_by_person = {one: event.scopes for event in events for one in find_person_ids(event)}
+        all_scopes = [
+            one for each, scopes in scopes_by_person.items() for one in person_scopes(each, scopes)
+        ]
         all_scopes += [INSTALLATION, *(one for event in events for one in event.scopes)]
         settings = await self.chat_settings.get_scopes(list(dict.fromkeys(all_scopes)))
-        opted_out = {one for one in people if settings.get(one, {}).get(CONSENT_KEY) == Consent.OFF}
-        return frozenset(opted_out)
+        opted_out_ids = {
+            one for one in scopes_by_person if settings.get(one, {}).get(CONSENT_KEY) == Consent.OFF
+        }
+        return frozenset(opted_out_ids)
 
-    async def setting(self, scopes: Sequence[str]) -> ChatSetting | None:
+    async def find_setting(self, scopes: Sequence[str]) -> ChatSetting | None:
         """Return the setting in which an admin chose a channel's history scope, or None."""
         return await self.chat_settings.resolve(scopes, SCOPE_KEY)

@@ -17,7 +17,7 @@ from bot.texts.text import StoredPattern, marked
 from bot.value_class import value_class
 
 Dice: TypeAlias = Callable[[], float]
-"""Returns a random number from 0 up to 1."""
+"""Returns a random number in [0, 1)."""
 
 _MARKUP_CHARS = "*_~` :"  # around the name line of an answer
 _URL = re.compile(r"https?://[!-~]+")  # a Chinese text may follow without a space
@@ -47,7 +47,8 @@ def find_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str
     if preset.wake.always:
         return marked("answers everything here")
     wake_word = next(
-        (one for one in preset.wake.words if _has_word(one, incoming.authored_text)), None
+        (word for word in preset.wake.words if _matches_wake_word(word, incoming.authored_text)),
+        None,
     )
     if wake_word is not None:
         return _WAKE_WORD_REASON.with_values(word=wake_word)
@@ -63,7 +64,9 @@ def is_for_others(
     """Return whether the message is meant for other people: it replies to or mentions them."""
     if incoming.wake is not None:
         return False
-    if any(preset.wake.names and find_name_in(preset, incoming.text) == 0 for preset in presets):
+    if any(
+        preset.wake.names and find_name_position(preset, incoming.text) == 0 for preset in presets
+    ):
         return False
     quote = incoming.quote
     if quote is None or quote.author is None or quote.is_ours:
@@ -71,14 +74,16 @@ def is_for_others(
     return bool(incoming.mentions) or find_quoted_preset(quote, recent_turns, presets) is None
 
 
-def continues_thread(incoming: IncomingMessage, recent: Sequence[Turn], preset: Preset) -> bool:
+def continues_thread(
+    incoming: IncomingMessage, recent_turns: Sequence[Turn], preset: Preset
+) -> bool:
     """Return whether the message is in a thread where the character answered before."""
     if not (incoming.in_thread and preset.wake.sticky):
         return False
-    return any(turn.preset == preset.name for turn in recent)
+    return any(turn.preset == preset.name for turn in recent_turns)
 
 
-def _has_word(word: str, text: str) -> bool:
+def _matches_wake_word(word: str, text: str) -> bool:
     if not is_regex(word):
         return find_word(_normalize(word), _normalize(text)) is not None
     pattern = compile_key(word)
@@ -90,10 +95,10 @@ def _has_word(word: str, text: str) -> bool:
         return False
 
 
-def find_name_in(preset: Preset, text: str) -> int | None:
+def find_name_position(preset: Preset, text: str) -> int | None:
     """Return where one of a character's names first occurs outside links, or None."""
     text = _URL.sub(lambda link: " " * len(link[0]), text)
-    names = [name for name in (preset.role_name, preset.shown_name, *preset.aliases) if name]
+    names = [name for name in (preset.role_name, preset.display_name, *preset.aliases) if name]
     positions = (find_word(_normalize(name), _normalize(text)) for name in names)
     return min((position for position in positions if position is not None), default=None)
 
@@ -166,71 +171,79 @@ class _ChanceInputs:
 def select_speakers(
     presets: Sequence[Preset],
     incoming: IncomingMessage,
-    recent: Sequence[Turn],
+    recent_turns: Sequence[Turn],
     *,
     dice: Dice,
     now: datetime,
 ) -> tuple[SpeakerCandidate, ...]:
     """Rank the characters that may answer a person's message; those chosen come first."""
-    if is_for_others(incoming, recent, presets):
+    if is_for_others(incoming, recent_turns, presets):
         reason = marked("was not addressed: the message is for somebody else")
         return tuple(SpeakerCandidate(preset.name, 0.0, (reason,)) for preset in presets)
     if len(presets) == 1:
-        return (_decide_on_only_candidate(presets[0], incoming, recent, dice),)
-    quoted_name = find_quoted_preset(incoming.quote, recent, presets)
+        return (_decide_on_only_candidate(presets[0], incoming, recent_turns, dice),)
+    quoted_name = find_quoted_preset(incoming.quote, recent_turns, presets)
     candidates = [
-        _choose_candidate(one, _REPLIED_TO_SCORE, marked("was replied to"))
-        if one.preset == quoted_name
-        else one
-        for one in _score_by_name(presets, incoming.authored_text, recent)
+        _mark_as_chosen(candidate, _REPLIED_TO_SCORE, marked("was replied to"))
+        if candidate.preset == quoted_name
+        else candidate
+        for candidate in _score_by_name(presets, incoming.authored_text, recent_turns)
     ]
-    if any(one.chosen for one in candidates):
+    if any(candidate.chosen for candidate in candidates):
         return _rank_candidates(
-            one if one.chosen else _with_reason(one, marked("another character was called"))
-            for one in candidates
+            candidate
+            if candidate.chosen
+            else _with_reason(candidate, marked("another character was called"))
+            for candidate in candidates
         )
     is_any_addressed = any(
-        is_addressed(incoming, preset) or continues_thread(incoming, recent, preset)
+        is_addressed(incoming, preset) or continues_thread(incoming, recent_turns, preset)
         for preset in presets
     )
-    inputs = _ChanceInputs(recent, now, dice, talkativeness_factor=1.0 if is_any_addressed else 0.0)
+    chance_inputs = _ChanceInputs(
+        recent_turns, now, dice, talkativeness_factor=1.0 if is_any_addressed else 0.0
+    )
     decisions = [
-        _choose_candidate(one, preset.talkativeness, rule)
+        _mark_as_chosen(candidate, preset.talkativeness, rule)
         if (rule := find_wake_rule(incoming, preset, dice))
-        else _decide_by_chance(one, preset, inputs)
-        for one, preset in zip(candidates, presets, strict=True)
+        else _decide_by_chance(candidate, preset, chance_inputs)
+        for candidate, preset in zip(candidates, presets, strict=True)
     ]
-    if is_any_addressed and not any(one.chosen for one in decisions):
-        best_candidate = max(decisions, key=lambda one: one.score)
+    if is_any_addressed and not any(candidate.chosen for candidate in decisions):
+        best_candidate = max(decisions, key=lambda candidate: candidate.score)
         reason = marked("had the highest score, and one character must answer")
-        decisions[decisions.index(best_candidate)] = _choose_candidate(best_candidate, 0, reason)
+        decisions[decisions.index(best_candidate)] = _mark_as_chosen(best_candidate, 0, reason)
     return _rank_candidates(decisions)
 
 
 def select_reaction(
     presets: Sequence[Preset],
     answers: Sequence[Turn],
-    recent: Sequence[Turn],
+    recent_turns: Sequence[Turn],
     *,
     dice: Dice,
     now: datetime,
 ) -> tuple[SpeakerCandidate, ...]:
-    """Rank who may react to the newest answer; choose at most one. `recent` includes `answers`."""
+    """Rank who may react to the newest of `answers`, part of `recent_turns`; choose at most one."""
     if not answers or len(answers) >= MAX_ANSWERS_IN_A_ROW:
         return ()
     answer = answers[-1]
-    others = [preset for preset in presets if preset.name != answer.preset]
-    if not others:
+    other_presets = [preset for preset in presets if preset.name != answer.preset]
+    if not other_presets:
         return ()
     answered_presets = {turn.preset for turn in answers}
-    inputs = _ChanceInputs(recent, now, dice, talkativeness_factor=_REACTION_CHANCE_FACTOR)
-    candidates = _rank_candidates(
-        _with_reason(one, marked("has answered already"))
-        if one.preset in answered_presets and not one.chosen
-        else _decide_by_chance(one, preset, inputs)
-        for one, preset in zip(_score_by_name(others, answer.text, recent), others, strict=True)
+    chance_inputs = _ChanceInputs(
+        recent_turns, now, dice, talkativeness_factor=_REACTION_CHANCE_FACTOR
     )
-    return (*candidates[:1], *(replace(one, chosen=False) for one in candidates[1:]))
+    candidates = _rank_candidates(
+        _with_reason(candidate, marked("has answered already"))
+        if candidate.preset in answered_presets and not candidate.chosen
+        else _decide_by_chance(candidate, preset, chance_inputs)
+        for candidate, preset in zip(
+            _score_by_name(other_presets, answer.text, recent_turns), other_presets, strict=True
+        )
+    )
+    return (*candidates[:1], *(replace(candidate, chosen=False) for candidate in candidates[1:]))
 
 
 def _decide_on_only_candidate(
@@ -241,12 +254,12 @@ def _decide_on_only_candidate(
         reasons = (only_character_reason, _ADDRESSED_REASONS[incoming.wake])
         return SpeakerCandidate(preset.name, 0.0, reasons, chosen=True)
     candidate = SpeakerCandidate(preset.name, 0.0, (only_character_reason,))
-    if preset.wake.names and find_name_in(preset, incoming.authored_text) is not None:
-        return _choose_candidate(candidate, 0.0, marked("was called by name"))
+    if preset.wake.names and find_name_position(preset, incoming.authored_text) is not None:
+        return _mark_as_chosen(candidate, 0.0, marked("was called by name"))
     if continues_thread(incoming, recent_turns, preset):
-        return _choose_candidate(candidate, 0.0, marked("has answered in this thread before"))
+        return _mark_as_chosen(candidate, 0.0, marked("has answered in this thread before"))
     if rule := find_wake_rule(incoming, preset, dice):
-        return _choose_candidate(candidate, 0.0, rule)
+        return _mark_as_chosen(candidate, 0.0, rule)
     return _with_reason(candidate, marked("was not addressed"))
 
 
@@ -255,7 +268,7 @@ def _score_by_name(
 ) -> list[SpeakerCandidate]:
     candidates = []
     for preset in presets:
-        position = find_name_in(preset, text) if preset.wake.names else None
+        position = find_name_position(preset, text) if preset.wake.names else None
         if position is None:
             candidates.append(_score_by_recency(preset, recent_turns))
         else:  # recency does not count: whoever is named first speaks first
@@ -288,28 +301,34 @@ def _decide_by_chance(
     roll = chance_inputs.dice()
     values = {"drawn": f"{roll:.2f}", "limit": f"{threshold:.2f}"}
     if roll < threshold:
-        return _choose_candidate(candidate, threshold, CHANCE_REASON.with_values(**values))
+        return _mark_as_chosen(candidate, threshold, CHANCE_REASON.with_values(**values))
     rejected_candidate = _with_reason(candidate, _CHANCE_FAILED_REASON.with_values(**values))
     return replace(rejected_candidate, score=candidate.score + threshold)
 
 
-def _count_silent_seconds(preset: Preset, chance: _ChanceInputs) -> float:
-    answer_times = (turn.at for turn in reversed(chance.recent) if turn.preset == preset.name)
+def _count_silent_seconds(preset: Preset, chance_inputs: _ChanceInputs) -> float:
+    answer_times = (
+        turn.at for turn in reversed(chance_inputs.recent) if turn.preset == preset.name
+    )
     answered_at = next(answer_times, None)
-    return math.inf if answered_at is None else (chance.now - answered_at).total_seconds()
+    return math.inf if answered_at is None else (chance_inputs.now - answered_at).total_seconds()
 
 
 def _rank_candidates(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...]:
-    ranked_candidates = sorted(candidates, key=lambda one: (one.chosen, one.score), reverse=True)
-    for rank, one in enumerate(ranked_candidates):
-        if rank >= MAX_ANSWERS_IN_A_ROW and one.chosen:
+    ranked_candidates = sorted(
+        candidates, key=lambda candidate: (candidate.chosen, candidate.score), reverse=True
+    )
+    for rank, candidate in enumerate(ranked_candidates):
+        if rank >= MAX_ANSWERS_IN_A_ROW and candidate.chosen:
             limit_reason = _TOO_MANY_IN_A_ROW_REASON.with_values(number=MAX_ANSWERS_IN_A_ROW)
-            ranked_candidates[rank] = replace(_with_reason(one, limit_reason), chosen=False)
+            ranked_candidates[rank] = replace(_with_reason(candidate, limit_reason), chosen=False)
     return tuple(ranked_candidates)
 
 
-def _choose_candidate(one: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidate:
-    return replace(one, score=one.score + score, reasons=(*one.reasons, reason), chosen=True)
+def _mark_as_chosen(candidate: SpeakerCandidate, score: float, reason: str) -> SpeakerCandidate:
+    return replace(
+        candidate, score=candidate.score + score, reasons=(*candidate.reasons, reason), chosen=True
+    )
 
 
 def _with_reason(candidate: SpeakerCandidate, reason: str) -> SpeakerCandidate:

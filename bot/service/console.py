@@ -117,7 +117,7 @@ class ConsoleContainer:
                 self._operator_requests.send,
                 *(list(providers), self._count_preset_uses, memories),
             ),
-            ChannelsPage(self._state, resolver.default.name),
+            ChannelsPage(self._state, resolver.default_preset.name),
             ChannelPage(
                 container.answer_log,
                 self._state,

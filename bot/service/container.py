@@ -65,7 +65,7 @@ class Container(AnsweringContainer):
             is_refused=self.is_refused,
             find_limits=find_platform_limits,
             web_channels=self.web_channels,
-            chat=self.resolver.default.id if self.options.preset else "",
+            chat=self.resolver.default_preset.id if self.options.preset else "",
             locale=terminal_locale(),
             take_lease=None if self.is_alone else self.role_leases.take,
         )

@@ -38,7 +38,7 @@ class PublishedPresets:
         self._file_stamps = resources.file_stamps
         self._last_known_names: Mapping[Path, str] = resources.folder.names
         """The preset name of each file, including files that are now broken."""
-        self._reported_problems: Mapping[str, str] = dict(self._resolver.disabled)
+        self._reported_problems: Mapping[str, str] = dict(self._resolver.disabled_reasons)
         """The problems that were already logged, by preset name."""
         self._last_polled_rows: Mapping[str, str] | None = None
         """The rows of the last poll; None before the first poll."""
@@ -123,12 +123,12 @@ class PublishedPresets:
         }
         new_contents = _export_presets(files.presets)
         deleted_names = sorted(self._file_contents.keys() - new_contents.keys() - problems.keys())
-        if resolver.default.name in deleted_names:
-            deleted_names.remove(resolver.default.name)
-            problems[resolver.default.name] = "no file contains the default preset"
+        if resolver.default_preset.name in deleted_names:
+            deleted_names.remove(resolver.default_preset.name)
+            problems[resolver.default_preset.name] = "no file contains the default preset"
         changed_names, prepared_presets = [], []
         for name, content in new_contents.items():
-            if content == self._file_contents.get(name) and name not in resolver.disabled:
+            if content == self._file_contents.get(name) and name not in resolver.disabled_reasons:
                 continue
             try:
                 prepared_presets.append(self.prepare(files.presets[name]))
@@ -159,9 +159,9 @@ class PublishedPresets:
             if self._reported_problems.get(name) != reason:
                 _log.error("preset_not_reloaded", preset=name, reason=str(reason))
             if name not in resolver.presets:
-                resolver.disabled[name] = reason
+                resolver.disabled_reasons[name] = reason
         for name in self._reported_problems.keys() - problems.keys():
-            resolver.disabled.pop(name, None)
+            resolver.disabled_reasons.pop(name, None)
         self._reported_problems = problems
 
     def prepare(self, preset: Preset) -> Preset:

@@ -182,7 +182,13 @@ async def open_resources(
             default_name = find_preset(presets, options.preset, disabled_presets).name
         resolver = PresetResolver(presets, default_name, chat_settings, versions, disabled_presets)
         models_context = _open_models(
-            settings, presets, folder_presets.stories, database, resolver.default, progress, options
+            settings,
+            presets,
+            folder_presets.stories,
+            database,
+            resolver.default_preset,
+            progress,
+            options,
         )
         models = await stack.enter_async_context(models_context)
         yield Resources(
@@ -206,7 +212,7 @@ def _select_usable_presets(
     presets = replace_model(files.presets, options.model, settings)
     provider_roles = options.roles & {Role.WORKER, Role.CONSOLE}
     refusals = find_refused_presets(presets.values(), settings) if provider_roles else {}
-    disabled = {**files.disabled, **refusals}
+    disabled = {**files.disabled_reasons, **refusals}
     default_name = options.preset or settings.default_preset
     for name, reason in disabled.items():
         if preset_id(name) != preset_id(default_name):  # if it is disabled, fail later

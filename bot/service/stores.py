@@ -99,7 +99,7 @@ class StorageContainer:
         self.personal_data = PersonalData(database, clock, self._record_tombstone)
         self.preset_drafts = PresetDrafts(database)
         self.preset_versions = PresetVersions(database, clock)
-        self.resolver.characters.read_newest = self.preset_versions.newest
+        self.resolver.characters.read_newest_version = self.preset_versions.newest
         self.receipts = Receipts(database)
         self.role_leases = SqlRoleLeases(database, self.owner, clock)
         self.usage_log = UsageLog(database, clock)

@@ -15,7 +15,7 @@ from bot.commands.request import AskedQuestion
 from bot.errors import AlreadyNotified, AnswerRefused, BackendError, UserError
 from bot.memory.extractor import MemoryExtractor
 from bot.ports import Clock
-from bot.prompting.compose.card_macros import choose_greeting, seeded_random
+from bot.prompting.compose.card_macros import choose_greeting, make_random_generator
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_parts import (
     LongAnswer,
@@ -157,7 +157,7 @@ class AnswerPipeline:
         earlier_turns = session.turns[: len(session.turns) - gathered_turn_count]
         if speaker.preset.prompter or not all(turn.is_observed for turn in earlier_turns):
             return context
-        rng = seeded_random(context.part_name(first_part_number))
+        rng = make_random_generator(context.part_name(first_part_number))
         greeting = choose_greeting(
             speaker.preset, context.incoming, rng=rng, character_count=len(active.presets)
         )
@@ -308,7 +308,7 @@ class AnswerPipeline:
             dice=self.dice,
             now=self.clock.utc_now(),
         )
-        return context.active.pick([one.preset for one in candidates if one.chosen])
+        return context.active.select_members([one.preset for one in candidates if one.chosen])
 
     def _assistant_turn(self, text: str, speaker: ActivePreset, sent_as: tuple[str, ...]) -> Turn:
         name, version = speaker.preset.name, speaker.version

@@ -214,7 +214,7 @@ class CommandRunner:
     ) -> InboxMessage | None:
         """Delete a person's messages, or everybody's if `person_id` is None, and derived data."""
         for scope in group.message.incoming.scopes[1:]:  # scopes whose settings an operator deleted
-            self.services.resolver.characters.drop(scope)
+            self.services.resolver.characters.unload(scope)
             await self.finisher.forget_copies(scope)
         if person_id is None:
             await self.finisher.delete_history(group.claim)

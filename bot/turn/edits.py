@@ -25,7 +25,7 @@ from bot.commands.answers import pick_speakers
 from bot.commands.request import AskedQuestion
 from bot.errors import AgeUnconfirmed, AlreadyNotified, BackendError, UserError
 from bot.replying.answer_parts import action_buttons, answer_buttons
-from bot.routing.decide import Answer, Decision, Observe, decide
+from bot.routing.decide import Answer, Decision, Observe, decide_on_message
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.texts.text import translatable
 from bot.turn.finishing import TurnServices
@@ -103,10 +103,14 @@ class EditHandler:
     ) -> Decision:
         """Decide how to handle an edit; if the bot had answered by chance, it answers again."""
         now, earlier_turns = self.services.now(), exchange.earlier_session.turns
-        decision = decide(message, active, earlier_turns, dice=self.services.dice, now=now)
+        decision = decide_on_message(
+            message, active, earlier_turns, dice=self.services.dice, now=now
+        )
         if isinstance(decision, Answer) or not exchange.answers:
             return decision
-        decision_by_chance = decide(message, active, earlier_turns, dice=lambda: 0.0, now=now)
+        decision_by_chance = decide_on_message(
+            message, active, earlier_turns, dice=lambda: 0.0, now=now
+        )
         if not isinstance(decision_by_chance, Answer):
             return decision
         answers = [one.turn for one in exchange.answers]

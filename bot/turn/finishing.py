@@ -98,7 +98,7 @@ class TurnServices:
         """Return how an answer shows its character: a name line and, where supported, a face."""
         if turn.preset not in active.names:
             return "", None
-        [speaker] = active.pick([turn.preset])
+        [speaker] = active.select_members([turn.preset])
         character_names = self.resolver.character_names(active.names)
         limits = self.replies.limits(address)
         return active.name_line_and_face(speaker, character_names, limits)

@@ -14,12 +14,12 @@ from bot.chat.session import BANNED_WORDS_KEY, OWNER_SEPARATOR
 from bot.errors import BackendError, BudgetUsedUp, ContextExceeded, ToolResultsTooLong, UserError
 from bot.markup.graphemes import is_visible
 from bot.ports import Backend, Clock
-from bot.prompting.compose.background import split_observed
-from bot.prompting.compose.card_macros import build_reply_macros, seeded_random
+from bot.prompting.compose.background import split_observed_turns
+from bot.prompting.compose.card_macros import build_reply_macros, make_random_generator
 from bot.prompting.fit import FittedPrompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.presets.regex_scripts import run_scripts
-from bot.prompting.text.tokens import counter_for_model
+from bot.prompting.text.tokens import get_counter_for_model
 from bot.replying.answer_check import AnswerCheck, parse_banned_words, translate_refusal_sentence
 from bot.replying.generate import (
     GeneratedAnswer,
@@ -254,7 +254,7 @@ class ModelRequests:
         token_limit = preset.output_limit
         if token_limit is None or (preset.provider, preset.model) not in self._thinking_models:
             return None
-        token_counter = counter_for_model(preset.model)
+        token_counter = get_counter_for_model(preset.model)
         await token_counter.load()
         return VisibleTokenLimit(token_limit, token_counter)
 
@@ -262,7 +262,7 @@ class ModelRequests:
         self, preset: Preset, context: TurnContext, fitted_prompt: FittedPrompt
     ) -> None:
         if any(one.section == "history" for one in fitted_prompt.dropped_items):
-            _, observed = split_observed(context.session.turns)
+            _, observed = split_observed_turns(context.session.turns)
             count = len(observed) + sum(len(unit.messages) for unit in fitted_prompt.draft.history)
             conversation = context.claim.conversation
             self.sources.summarizer.request_summary(preset, conversation, count, context.incoming)
@@ -285,7 +285,7 @@ def _apply_regex_scripts(
     """Return the answer with the preset's regex scripts applied, unless the result is empty."""
     if not preset.regex_scripts:
         return answer
-    expand_macros = build_reply_macros(preset, message, seeded_random(answer.text)).expand
+    expand_macros = build_reply_macros(preset, message, make_random_generator(answer.text)).expand
     text = run_scripts(preset.regex_scripts, answer.text, expand_macros).strip()
     return replace(answer, text=text or answer.text)
 

@@ -43,7 +43,7 @@ from bot.replying.answer_parts import (
     choose_supported_form,
     select_message_parts,
 )
-from bot.routing.presets import AGE_KEY, ActiveCharacters
+from bot.routing.presets import AGE_CONFIRMATION_KEY, ActiveCharacters
 from bot.texts.text import Text, join_texts, supported_language, translatable, translate
 from bot.turn.edits import EditHandler
 from bot.turn.finishing import TurnServices
@@ -182,7 +182,7 @@ class PressHandler:
                 return join_texts([_FORGETTING_NOTICE, *opt_out_notices], " ")
             case ButtonAction.CONFIRM_AGE:
                 person, settings = press.author.id, self.services.access.chat_settings
-                await settings.set(person, AGE_KEY, "confirmed", person)
+                await settings.set(person, AGE_CONFIRMATION_KEY, "confirmed", person)
                 is_command = parse_command(exchange.question.turn.text) is not None
                 return _AGE_CONFIRMED_NOTICE if is_command else None
             case _:
@@ -269,7 +269,9 @@ class PressHandler:
             text_parts = replies.final_parts(address, text, first_part_number, face)
             form: LongAnswer = "parts"
             if chosen_version.turn.preset in active.names:
-                preferred_form = active.pick([chosen_version.turn.preset])[0].preset.long_answer
+                preferred_form = active.select_members([chosen_version.turn.preset])[
+                    0
+                ].preset.long_answer
                 form = choose_supported_form(preferred_form, replies.limits(address))
             arranged_parts = arrange_parts(text_parts, text, form, press.locale, name_part)
             parts += arranged_parts

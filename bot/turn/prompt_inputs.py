@@ -237,7 +237,9 @@ class PromptSources:
         has_all_turns = len(session.turns) < max_turns
         is_new_channel = is_new_question and has_all_turns and not session.has_answer
         speaker_ids = [one.speaker.id for one in session.turns if one.speaker]
-        opted_out_ids = await self.resolver.opted_out([*find_person_ids(incoming), *speaker_ids])
+        opted_out_ids = await self.resolver.find_opted_out(
+            [*find_person_ids(incoming), *speaker_ids]
+        )
         readable_message = redact_message(incoming, opted_out_ids) if opted_out_ids else incoming
         if readable_message is None or readable_message.is_withheld:  # they have just opted out
             raise PrivateError(OPTED_OUT_NOTICE)
@@ -308,7 +310,9 @@ class PromptSources:
         draft = await self.compose_draft(preset, context, model_limit)
         if not tools:
             return await fit_for_backend(preset, draft, backend)
-        draft_with_tools = replace(draft, base=replace(draft.base, tools=tuple(tools)))
+        draft_with_tools = replace(
+            draft, base_prompt=replace(draft.base_prompt, tools=tuple(tools))
+        )
         fitted_prompt = await fit_for_backend(preset, draft_with_tools, backend)
         return replace(fitted_prompt, prompt=replace(fitted_prompt.prompt, tools=()))
 
@@ -337,8 +341,8 @@ class PromptSources:
             stories=stories,
             summary=summary,
             memories=memories,
-            model_limit=model_limit,
-            wants_variety=context.replaces_answers,
+            max_prompt_tokens=model_limit,
+            needs_new_answer=context.replaces_answers,
             files=files,
         )
         lorebook = preset.parsed_lorebook

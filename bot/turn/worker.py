@@ -47,7 +47,7 @@ from bot.routing.decide import (
     Ignore,
     Observe,
     Unreadable,
-    decide,
+    decide_on_message,
     describe_silence,
 )
 from bot.routing.presets import ActiveCharacters
@@ -239,7 +239,7 @@ class ConversationWorker:
 
     async def _send_requested_text(self, group: MessageGroup, request: SayRequest) -> Outcome:
         """Send text requested through the API as the chat's character, even during a pause."""
-        if await self._services.access.is_off(request.scopes):
+        if await self._services.access.is_access_off(request.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
         active = await self._services.resolver.resolve(request.scopes)
         spoken_result = CommandResult(
@@ -277,7 +277,7 @@ class ConversationWorker:
     async def _handle_press(
         self, group: MessageGroup, event: ButtonPress | ReactionChange
     ) -> Outcome:
-        has_opted_out = bool(await self._services.resolver.opted_out([event.author.id]))
+        has_opted_out = bool(await self._services.resolver.find_opted_out([event.author.id]))
         result: TurnResult | AskedQuestion | ChosenCommand = TurnResult()
         if isinstance(event, ButtonPress):
             button = parse_button(event)
@@ -300,7 +300,7 @@ class ConversationWorker:
     async def _handle_edit(self, group: MessageGroup, edit: MessageEdit) -> Outcome:
         is_refused = await self._services.access.find_refusal(edit.said) is not None
         author_id = edit.said.author.id
-        is_withheld = is_refused or bool(await self._services.resolver.opted_out([author_id]))
+        is_withheld = is_refused or bool(await self._services.resolver.find_opted_out([author_id]))
         if is_withheld or await self._is_superseded(group, edit):
             return "superseded", await self._finisher.finish(group, TurnResult())
         if self._services.is_paused(group.claim.conversation):
@@ -443,7 +443,9 @@ class ConversationWorker:
         services = self._services
         if services.stop_requests.was_deleted(message):
             return Ignore()
-        decision = decide(message, active, recent_turns, dice=services.dice, now=services.now())
+        decision = decide_on_message(
+            message, active, recent_turns, dice=services.dice, now=services.now()
+        )
         if isinstance(decision, Observe) and message.wake is None:
             may_observe = await services.resolver.may_observe(message.scopes)
             return decision if may_observe else Ignore(decision.candidates)
@@ -453,7 +455,7 @@ class ConversationWorker:
         self, active: ActiveCharacters, recent_turns: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         """Decide whether the current answer also covers this later message."""
-        opted_out_ids = await self._services.resolver.opted_out([message.author.id])
+        opted_out_ids = await self._services.resolver.find_opted_out([message.author.id])
         readable_message = redact_message(message, opted_out_ids)
         if readable_message is None:
             return Ignore()

@@ -48,7 +48,7 @@ def test_error_for_a_card_in_the_presets_folder_suggests_the_right_command(
     (folder / "ilse.json").write_text(json.dumps(card), "utf-8")
     found = read_character_folder(folder)
     assert found.presets.keys() == {"nora"}
-    assert found.disabled["ilse"] == (
+    assert found.disabled_reasons["ilse"] == (
         f"{folder}/ilse.json is a character card (JSON); import it as a preset with"
         f" `troupe character import {folder}/ilse.json`, and move it out of the presets folder"
     )

@@ -9,7 +9,7 @@ from bot.chat.session import Session
 from bot.chat.story import Story
 from bot.prompting.compose.compose import compose
 from bot.prompting.haruhi import HaruhiRow, read_rows
-from bot.routing.decide import Answer, decide
+from bot.routing.decide import Answer, decide_on_message
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.settings import collect_secrets, read_settings
 from tests.attacks import attacks, expanded
@@ -59,7 +59,7 @@ def test_hostile_text_gets_no_permissions_or_secrets(
 
     active = ActiveCharacters((ActivePreset(preset, None, None),))
     message = make_incoming(attack_text(attack))
-    decision = decide(message, active, (), dice=lambda: 0.5, now=message.at)
+    decision = decide_on_message(message, active, (), dice=lambda: 0.5, now=message.at)
     prompt = prompt_with(attack)
 
     assert isinstance(decision, Answer)

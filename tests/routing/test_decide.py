@@ -1,4 +1,4 @@
-"""Test decide(): whether a message is answered, observed, or ignored."""
+"""Test decide_on_message(): whether a message is answered, observed, or ignored."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,7 +11,14 @@ from bot.chat.incoming import IncomingMessage, Person, Quote, WakeReason
 from bot.chat.session import Turn
 from bot.commands.handlers import COMMANDS
 from bot.prompting.presets.preset import Preset
-from bot.routing.decide import Answer, Decision, Ignore, Observe, decide, describe_silence
+from bot.routing.decide import (
+    Answer,
+    Decision,
+    Ignore,
+    Observe,
+    decide_on_message,
+    describe_silence,
+)
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from tests.samples import make_incoming
 
@@ -27,14 +34,14 @@ def decide_text(
 ) -> Decision:
     active = ActiveCharacters(tuple(ActivePreset(one, None, None) for one in presets))
     message = make_incoming(text, wake=wake)
-    return decide(message, active, (), dice=lambda: dice, now=message.at)
+    return decide_on_message(message, active, (), dice=lambda: dice, now=message.at)
 
 
 def decide_message(
     message: IncomingMessage, *presets: Preset, recent: Sequence[Turn] = ()
 ) -> Decision:
     active = ActiveCharacters(tuple(ActivePreset(one, None, None) for one in presets))
-    return decide(message, active, recent, dice=lambda: 0.5, now=message.at)
+    return decide_on_message(message, active, recent, dice=lambda: 0.5, now=message.at)
 
 
 def outcome(

@@ -133,10 +133,10 @@ async def test_deleted_character_stays_in_memory_for_less_than_a_minute(
     async def read(name: str) -> PresetVersion:
         return PresetVersion(name, content, 1, owner="telegram:1")
 
-    one.characters.read_newest = read
+    one.characters.read_newest_version = read
     await one.characters.announce(name, content, "", "telegram:1", is_audited=False)
-    assert await one.characters.find(name, one.default)
+    assert await one.characters.find(name, one.default_preset)
     if is_told:
-        one.characters.drop("telegram:1")
-    await wait_until(lambda: not one.characters._loaded)
-    assert await one.characters.find(name, one.default)
+        one.characters.unload("telegram:1")
+    await wait_until(lambda: not one.characters._loaded_characters)
+    assert await one.characters.find(name, one.default_preset)

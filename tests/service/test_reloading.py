@@ -68,7 +68,7 @@ async def test_changed_preset_files_are_announced_to_other_processes(
 
     await container.published_presets.reload_files()
 
-    assert resolver.default.system == "New."
+    assert resolver.default_preset.system == "New."
     assert resolver.versions == {"nora": 2, "niko": 1}
     assert await announced_presets(container) == {"niko", "nora", "nova"}
     deleted = await container.preset_versions.newest("nova")
@@ -135,13 +135,13 @@ async def test_invalid_file_keeps_its_preset_and_affects_no_other(
     [problem] = [one for one in logs if one["event"] == "preset_not_reloaded"]
     assert problem["preset"] == "nora"
     assert reason in problem["reason"]
-    assert resolver.default.system == "Old."
+    assert resolver.default_preset.system == "Old."
     assert resolver.presets["nova"].system == "New."
     assert "nova" in await announced_presets(container)
 
     write_preset(settings, "nora", system="Right again.")
     await container.published_presets.reload_files()
-    assert resolver.default.system == "Right again."
+    assert resolver.default_preset.system == "Right again."
 
 
 async def test_preset_is_disabled_by_a_bad_file(container: Container, settings: Settings) -> None:

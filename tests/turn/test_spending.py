@@ -167,7 +167,7 @@ def burst(database: Database) -> Setup:
 
 def caps(setup: Setup) -> dict[str, BudgetCap]:
     """Return the budgets of Alice, Bob and the channel, by owner."""
-    preset, of = setup.resolver.default, setup.container.spending.applicable_caps
+    preset, of = setup.resolver.default_preset, setup.container.spending.applicable_caps
     return {cap.owner: cap for one in (ALICE, BOB) for cap in of(asked(1, one), preset)}
 
 

@@ -22,7 +22,7 @@ from bot.backends.chat_completions.wire import describe_request
 from bot.chat.operation import ModelHealth
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, TemplateChoice
 from bot.ports import Backend, Clock, TextTokenCounter
-from bot.prompting.text.tokens import EncodingCounter, counter_for_model, find_encoding
+from bot.prompting.text.tokens import EncodingCounter, find_encoding, get_counter_for_model
 
 _INITIAL_TOKEN_RATIO = 1.25  # assumed for an unknown tokenizer; most yield fewer tokens
 _ESTIMATE_MARGIN = 1.05
@@ -93,7 +93,7 @@ class PromptTokenEstimator:
 
     def _find_counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:
         initial_ratio = _INITIAL_TOKEN_RATIO if find_encoding(model) is None else 1.0
-        return counter_for_model(model), self._ratios_by_model.get(model, initial_ratio)
+        return get_counter_for_model(model), self._ratios_by_model.get(model, initial_ratio)
 
 
 class HttpChatBackend(Backend, Generic[S]):

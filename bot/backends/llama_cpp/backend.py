@@ -30,7 +30,7 @@ from bot.chat.operation import ModelInMemory
 from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptToken, TemplateChoice
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
 from bot.ports import Backend, ConversationMemory, TextTokenCounter
-from bot.prompting.text.tokens import counter_for_model
+from bot.prompting.text.tokens import get_counter_for_model
 from bot.runtime.subprocesses import ChildFailed
 from bot.templates.registry import detect_family
 from bot.templates.renderer import (
@@ -217,7 +217,7 @@ class LlamaCpp(Backend, ConversationMemory):
     @override
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
         # Asking the engine about each text takes longer than tokenizing the whole prompt.
-        token_counter = counter_for_model(prompt.model)
+        token_counter = get_counter_for_model(prompt.model)
         await token_counter.load()
         return token_counter
 

@@ -126,7 +126,7 @@ class PresetEditor:
             preset.provider if preset else "",
             preset.model if preset else "",
             has_draft,
-            is_default=name == self.resolver.default.name,
+            is_default=name == self.resolver.default_preset.name,
             is_character=preset is None or preset.is_character,
             picture=self.find_picture_path(name),
         )

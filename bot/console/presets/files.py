@@ -20,7 +20,7 @@ from bot.importers.modelfile import modelfile_from_preset
 from bot.importers.preset_files import preset_from_text
 from bot.media.text_decoding import decode_text
 from bot.prompting.presets.fields import MAX_NAME_CHARS
-from bot.prompting.presets.files import export_preset, validate_preset, write_whole_file
+from bot.prompting.presets.files import export_preset, validate_preset, write_file_atomically
 from bot.prompting.presets.preset import Preset
 from bot.texts.text import translatable
 from bot.value_class import value_class
@@ -66,7 +66,7 @@ class PresetImports:
     def _read_preset(
         self, kind: FileKind, path: Path, content: bytes, name: str
     ) -> tuple[Preset, Sequence[str]]:
-        default = self.editor.resolver.default
+        default = self.editor.resolver.default_preset
         if kind is FileKind.LOREBOOK:
             raise UserError(translatable("This is a lorebook. Open a preset and drop it there."))
         if kind in CHARACTER_KINDS:
@@ -101,7 +101,7 @@ class PresetImports:
         if target_file.exists() and target_file.read_bytes() != content:
             text = translatable("Another file is named {name}; rename yours.", name=repr(path.name))
             raise UserError(text)
-        write_whole_file(target_file, content)
+        write_file_atomically(target_file, content)
         return preset
 
     async def _add_to_draft(

@@ -63,8 +63,8 @@ from bot.prompting.presets.files import (
     find_preset_file,
     load_preset_lorebook,
     preset_version,
+    write_file_atomically,
     write_preset,
-    write_whole_file,
 )
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer
@@ -187,7 +187,7 @@ class PresetPages(RouteGroup):
         kind, _, source_name = template.partition(":")
         if kind == "copy":
             return await self.copy(request, source_name, NewName(name=name))
-        default = self.editor.resolver.default
+        default = self.editor.resolver.default_preset
         base_fields = {"name": name.strip(), "provider": default.provider, "model": default.model}
         content = {**base_fields, **_NEW_PRESET_TEMPLATES.get(kind, {})}
         return await self._begin_draft(request, content, None, "create preset")
@@ -229,7 +229,7 @@ class PresetPages(RouteGroup):
             **_filter_presets(presets, query.find),
             **self._make_form_values(result.value, result.preset),
             "edited": edited,
-            "default_name": self.editor.resolver.default.name,
+            "default_name": self.editor.resolver.default_preset.name,
             "base": preset_path(name),
             "problems": result.problems,
             "shown_name": result.preset.character_name if result.preset else name,
@@ -385,7 +385,7 @@ class PresetPages(RouteGroup):
         folder = self.editor.open_folder()
         live_preset = load_preset_lorebook(preset, find_preset_file(folder, preset))
         if draft.source is not None:
-            write_whole_file(card_file(folder, preset), draft.source.content)
+            write_file_atomically(card_file(folder, preset), draft.source.content)
         live_preset = merge_character_file(live_preset, folder)[0]
         self.editor.prepare_preset(live_preset)
         write_preset(folder, preset)
@@ -434,7 +434,7 @@ class PresetPages(RouteGroup):
         """Delete a preset with its file and draft; its versions are kept."""
         editor = self.editor
         edited = await editor.open_preset(name)
-        if name == editor.resolver.default.name:
+        if name == editor.resolver.default_preset.name:
             raise UserError.translatable(
                 "{name} is the default preset. Before deleting it, set TROUPE_DEFAULT_PRESET to"
                 " another preset.",

@@ -17,7 +17,7 @@ from bot.console.prompt_view import PieceKind, cut_at_marks, view_prompt
 from bot.errors import BackendError, RequestRefused, SettingsError, UserError
 from bot.prompting.lorebook.search import try_lorebook
 from bot.prompting.presets.preset import Preset
-from bot.prompting.text.tokens import counter_for_model, get_counter
+from bot.prompting.text.tokens import get_counter, get_counter_for_model
 from bot.storage.reports import AnswerLog
 from bot.texts.text import translatable
 from bot.value_class import value_class
@@ -180,7 +180,7 @@ async def view_lorebook(
     if lorebook is None:
         return _NO_TRIAL
     counter_name = preset.token_counter
-    counter = get_counter(counter_name) if counter_name else counter_for_model(preset.model)
+    counter = get_counter(counter_name) if counter_name else get_counter_for_model(preset.model)
     await counter.load()
     limit = preset.max_input_tokens
     max_tokens = limit // _LOREBOOK_PROMPT_DIVISOR if limit else _DEFAULT_LOREBOOK_TOKENS

@@ -25,7 +25,7 @@ _TOO_OLD_REASON = marked("too old: newer messages filled the background")
 
 
 def build_background(
-    observed_turns: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, has_tags: bool
+    observed_turns: Sequence[Turn], inputs: PromptInputs, files: AttachedFiles, *, uses_tags: bool
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
     """Return the background's parts (observed lines, quote, files), and the omitted items."""
     message = inputs.incoming
@@ -36,7 +36,7 @@ def build_background(
     labels, preset_name = inputs.speakers, inputs.preset.name
 
     def tag(turn: Turn, text: str) -> str:
-        return labels.tag_text(labels.find_label(turn, preset_name), text) if has_tags else text
+        return labels.tag_text(labels.find_label(turn, preset_name), text) if uses_tags else text
 
     lines = _select_fitting_lines(observed_turns, tag, inputs.max_input_tokens)
     parts = []
@@ -49,7 +49,7 @@ def build_background(
         )
     if lines:
         parts.append(PromptPart("observed", "\n".join([_OBSERVED_HEADING, *lines])))
-    if quote := _quote_replied_message(inputs):
+    if quote := _quote_replied_to_message(inputs):
         parts.append(PromptPart("quote", quote, priority=1))
     parts += _build_file_parts(files, inputs.max_input_tokens)
     omitted_count = len(observed_turns) - len(lines)
@@ -59,33 +59,38 @@ def build_background(
     return parts, omitted_items
 
 
-def split_observed(turns: Sequence[Turn], new_count: int = 0) -> tuple[list[Turn], list[Turn]]:
+def split_observed_turns(
+    turns: Sequence[Turn], new_turn_count: int = 0
+) -> tuple[list[Turn], list[Turn]]:
     """Split turns into history and the lines observed since the last answer (oldest first).
 
-    The last `new_count` turns are the new message and other characters' answers to it.
+    The last `new_turn_count` turns are the new message and other characters' answers to it.
     """
-    earlier_end = answer_end = len(turns) - new_count
-    while answer_end and turns[answer_end - 1].role == "user":
-        answer_end -= 1
-    new_turns = turns[answer_end:earlier_end]
-    questions = [turn for turn in new_turns if not turn.is_observed]
-    history = [*turns[:answer_end], *questions, *turns[earlier_end:]]
-    return history, [turn for turn in new_turns if turn.is_observed]
+    new_turns_start = last_answer_end = len(turns) - new_turn_count
+    while last_answer_end and turns[last_answer_end - 1].role == "user":
+        last_answer_end -= 1
+    turns_since_answer = turns[last_answer_end:new_turns_start]
+    questions = [turn for turn in turns_since_answer if not turn.is_observed]
+    history = [*turns[:last_answer_end], *questions, *turns[new_turns_start:]]
+    return history, [turn for turn in turns_since_answer if turn.is_observed]
 
 
 def _select_fitting_lines(
     turns: Sequence[Turn], tag: Callable[[Turn, str], str], max_input_tokens: int | None
 ) -> list[str]:
     """Return the newest turns that fit, oldest first, each as quoted lines."""
-    budget = max_input_tokens // _BACKGROUND_DIVISOR if max_input_tokens else _TOKENS_WITHOUT_LIMIT
-    budget -= _estimate_tokens(_OBSERVED_HEADING)
+    tokens_left = (
+        max_input_tokens // _BACKGROUND_DIVISOR if max_input_tokens else _TOKENS_WITHOUT_LIMIT
+    )
+    tokens_left -= _estimate_tokens(_OBSERVED_HEADING)
     fitting_lines: list[str] = []
     for turn in reversed(turns[-_MAX_OBSERVED_LINES:]):
         text = turn.text
-        short_text = text if len(text) <= _MAX_LINE_CHARS else text[:_MAX_LINE_CHARS] + "…"
-        quote = "\n".join(f"> {line}" for line in tag(turn, short_text).splitlines() or [""])
-        budget -= _estimate_tokens(quote)
-        if budget < 0:
+        shortened_text = text if len(text) <= _MAX_LINE_CHARS else text[:_MAX_LINE_CHARS] + "…"
+        lines = tag(turn, shortened_text).splitlines() or [""]
+        quote = "\n".join(f"> {line}" for line in lines)
+        tokens_left -= _estimate_tokens(quote)
+        if tokens_left < 0:
             break
         fitting_lines.append(quote)
     return fitting_lines[::-1]
@@ -103,8 +108,10 @@ def _build_file_parts(files: AttachedFiles, max_input_tokens: int | None) -> lis
         label = f"file {file.name}".strip()
         parts.append(PromptPart("file", f"[{label}]\n{quote}{note}", name=file.name, priority=2))
     if files.unread_files:
-        unread = describe_attachments([one.item for one in files.unread_files])
-        parts.append(PromptPart("file", f"You cannot see or read: {' '.join(unread)}", priority=2))
+        file_descriptions = describe_attachments([file.item for file in files.unread_files])
+        parts.append(
+            PromptPart("file", f"You cannot see or read: {' '.join(file_descriptions)}", priority=2)
+        )
     return parts
 
 
@@ -113,16 +120,20 @@ def _estimate_tokens(line: str) -> int:
     return len(line.encode(errors="replace")) // _BYTES_PER_TOKEN + 1
 
 
-def _quote_replied_message(inputs: PromptInputs) -> str:
+def _quote_replied_to_message(inputs: PromptInputs) -> str:
     """Return the message being replied to as a quote, or "" if it is the previous turn."""
     quoted_message, session = inputs.incoming.quote, inputs.session
     if quoted_message is None or not quoted_message.text:
         return ""
     quote = quoted_message.text
     # If several characters answer, a message starts with a line that names the speaker.
-    quoted_texts = {quote.strip(), quote.strip().partition("\n")[2].strip()}
+    quote_texts = {quote.strip(), quote.strip().partition("\n")[2].strip()}
     last_turn = session.turns[-1] if session.turns else None
-    if last_turn and not last_turn.is_observed and last_turn.text.strip() in quoted_texts:
+    if (
+        last_turn is not None
+        and not last_turn.is_observed
+        and last_turn.text.strip() in quote_texts
+    ):
         return ""
     shortened_quote = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
     lines = strip_hidden_text(shortened_quote).splitlines()

@@ -22,14 +22,14 @@ from bot.prompting.compose.card_macros import (
     ORIGINAL_SYSTEM,
     CardMacros,
     build_card_macros,
-    get_own_instructions,
+    get_card_instructions,
 )
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.compose.instructions import PERSONA_FIELDS, find_persona_prefix
 from bot.prompting.compose.lore import (
     build_deep_lore_messages,
     build_lore_parts_at,
-    build_newest_lore_parts,
+    build_lore_parts_before_newest,
     build_parts_without_history,
     find_lore,
     insert_messages,
@@ -49,16 +49,18 @@ _EMPTY_LORE = LoreResult((), (), {}, 0, {})
 def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     preset = inputs.preset
     speaker_ids = (turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker)
-    people = describe_speakers(speaker_ids, inputs.speakers.people, inputs.personas)
+    speaker_descriptions = describe_speakers(speaker_ids, inputs.speakers.people, inputs.personas)
     instructions_or_story = preset.post_history_instructions or preset.story_string
     if preset.has_macros or preset.parsed_lorebook or instructions_or_story:
-        draft = _apply_macros_and_lore(draft, inputs, people)
-    if people and not (preset.has_prompt_order and _includes_persona(preset.prompts)):
-        draft = replace(draft, context=(PromptPart("people", people, priority=1), *draft.context))
+        draft = _apply_macros_and_lore(draft, inputs, speaker_descriptions)
+    if speaker_descriptions and not (preset.has_prompt_order and _includes_persona(preset.prompts)):
+        draft = replace(
+            draft, context=(PromptPart("people", speaker_descriptions, priority=1), *draft.context)
+        )
     return draft
 
 
-def _apply_macros_and_lore(draft: Draft, inputs: PromptInputs, people: str) -> Draft:
+def _apply_macros_and_lore(draft: Draft, inputs: PromptInputs, speaker_descriptions: str) -> Draft:
     preset = inputs.preset
     macros = build_card_macros(inputs)
     if preset.has_macros:
@@ -74,7 +76,7 @@ def _apply_macros_and_lore(draft: Draft, inputs: PromptInputs, people: str) -> D
     if preset.has_macros:
         draft = _expand_macros(draft, macros.stable)
     if preset.has_prompt_order:
-        return _apply_prompt_order(draft, inputs, macros, lore, people)
+        return _apply_prompt_order(draft, inputs, macros, lore, speaker_descriptions)
     examples = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
     draft = replace(draft, pinned_messages=(*draft.pinned_messages, *examples))
     return replace(
@@ -85,13 +87,17 @@ def _apply_macros_and_lore(draft: Draft, inputs: PromptInputs, people: str) -> D
 
 
 def _apply_prompt_order(
-    draft: Draft, inputs: PromptInputs, macros: CardMacros, lore: LoreResult, people: str
+    draft: Draft,
+    inputs: PromptInputs,
+    macros: CardMacros,
+    lore: LoreResult,
+    speaker_descriptions: str,
 ) -> Draft:
     """Arrange the draft in the preset's prompt order; `{{user}}` stands for all speakers."""
     preset = inputs.preset
     summary = draft.summary.text if draft.summary and _has_macro(preset.prompts, "summary") else ""
     personas = [text for text in inputs.personas.values() if text]
-    persona_text = sanitize_persona(personas[0]) if len(personas) == 1 else people
+    persona_text = sanitize_persona(personas[0]) if len(personas) == 1 else speaker_descriptions
     prompt_fields = {**macros.current.fields, "persona": persona_text, "summary": summary}
     prompt_macros = replace(macros.current, user=macros.stable.user, fields=prompt_fields)
     draft = replace(draft, summary=None if summary else draft.summary)
@@ -108,7 +114,7 @@ def _expand_persona(draft: Draft, macros: Macros) -> Draft:
         )
 
     system, context = expand_parts(draft.system, "persona"), expand_parts(draft.context, "stories")
-    stories = [replace(one, text=macros.expand(one.text.strip())) for one in draft.stories]
+    stories = [replace(story, text=macros.expand(story.text.strip())) for story in draft.stories]
     return replace(draft, system=system, context=context, stories=tuple(stories))
 
 
@@ -116,7 +122,7 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
     preset = inputs.preset
     persona_texts = [part.text for part in draft.system if part.section == "persona"]
     field_names = [name for name in PERSONA_FIELDS if getattr(preset, name)]
-    persona_values = {
+    texts_by_macro = {
         PERSONA_FIELDS[name]: text.removeprefix(find_persona_prefix(name, preset))
         for name, text in zip(field_names, persona_texts, strict=False)
     }
@@ -128,8 +134,8 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
     notes = [one.content for one in book.entries if one.name == DEPTH_NOTE_NAME] if book else []
     return macros.with_values(
         {},
-        **persona_values,
-        charprompt=get_own_instructions(preset),
+        **texts_by_macro,
+        charprompt=get_card_instructions(preset),
         mesexamples="\n".join(examples),
         chardepthprompt=notes[0] if notes else "",
     )
@@ -157,7 +163,7 @@ def _insert_deep_lore(draft: Draft, lore: LoreResult) -> Draft:
         history=insert_messages(build_deep_lore_messages(lore), draft.history),
         context=(
             *build_parts_without_history(lore, draft.history),
-            *build_newest_lore_parts(lore),
+            *build_lore_parts_before_newest(lore),
             *draft.context,
         ),
         left_out_items=(*draft.left_out_items, *report_inactive_entries(lore)),
@@ -193,7 +199,7 @@ def _build_closing_messages(preset: Preset, macros: CardMacros) -> tuple[Message
     return (Message("system", text),) if text.strip() else ()
 
 
-_ROLES_AT_SAME_DEPTH = ("assistant", "user", "system")  # in this order; the last counts most
+_ROLE_ORDER_AT_DEPTH = ("assistant", "user", "system")  # in this order; the last counts most
 _PERSONA_MARKER_MACROS = {
     "charDescription": "description",
     "charPersonality": "personality",
@@ -204,9 +210,9 @@ _PERSONA_MARKER_MACROS = {
 
 @value_class
 class _FilledPrompt:
-    """A prompt of the preset's prompt order, whose lorebook entries can be dropped one by one."""
+    """A prompt from the preset's prompt order; its lorebook entries can be dropped one by one."""
 
-    prompt: OrderedPrompt
+    definition: OrderedPrompt
     parts: Sequence[PromptPart]
 
     @property
@@ -215,41 +221,51 @@ class _FilledPrompt:
 
     @property
     def message(self) -> Message:
-        return Message(self.prompt.role, self.text)
+        return Message(self.definition.role, self.text)
 
 
 def _includes_persona(prompts: Iterable[OrderedPrompt]) -> bool:
-    has_marker = any(one.marker == "personaDescription" for one in prompts)
+    has_marker = any(prompt.marker == "personaDescription" for prompt in prompts)
     return has_marker or _has_macro(prompts, "persona")
 
 
 def _has_macro(prompts: Iterable[OrderedPrompt], macro: str) -> bool:
     pattern = re.compile(rf"\{{\{{\s*{macro}\s*\}}\}}", re.IGNORECASE)
-    return any(pattern.search(one.content) for one in prompts)
+    return any(pattern.search(prompt.content) for prompt in prompts)
 
 
 def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreResult) -> Draft:
     prompts = list(_fill_prompts(preset, macros, lore))
-    markers = [one.prompt.marker for one in prompts]
+    markers = [prompt.definition.marker for prompt in prompts]
     history_index = markers.index("chatHistory") if "chatHistory" in markers else len(prompts)
-    fixed_prompts = [(at, one) for at, one in enumerate(prompts) if one.prompt.depth is None]
-    prompts_before = [one for at, one in fixed_prompts if at < history_index]
-    prompts_after = [one for at, one in fixed_prompts if at > history_index and one.text.strip()]
+    fixed_prompts = [
+        (index, prompt) for index, prompt in enumerate(prompts) if prompt.definition.depth is None
+    ]
+    prompts_before = [prompt for index, prompt in fixed_prompts if index < history_index]
+    prompts_after = [
+        prompt for index, prompt in fixed_prompts if index > history_index and prompt.text.strip()
+    ]
     system_prompts = list(takewhile(_is_system_prompt, prompts_before))
-    deep_prompts = [one for one in prompts if one.prompt.depth is not None and one.text.strip()]
-    pairs = list(_group_by_depth(deep_prompts))
-    newest_messages = [one.message for depth, one in pairs if depth == 0]
-    additions = [(depth, one.message, one.prompt.name or "prompt") for depth, one in pairs if depth]
-    early_messages = [] if draft.history else [message for _, message, _ in additions]
-    system_parts = [part for one in system_prompts for part in one.parts if part.text.strip()]
-    later_prompts = prompts_before[len(system_prompts) :]
-    pinned_messages = _build_messages_before_history(later_prompts, draft.pinned_messages, lore)
+    deep_prompts = [
+        prompt for prompt in prompts if prompt.definition.depth is not None and prompt.text.strip()
+    ]
+    prompts_by_depth = list(_group_by_depth(deep_prompts))
+    newest_messages = [prompt.message for depth, prompt in prompts_by_depth if depth == 0]
+    deep_messages = [
+        (depth, prompt.message, prompt.definition.name or "prompt")
+        for depth, prompt in prompts_by_depth
+        if depth
+    ]
+    unplaced_messages = [] if draft.history else [message for _, message, _ in deep_messages]
+    system_parts = [part for prompt in system_prompts for part in prompt.parts if part.text.strip()]
+    middle_prompts = prompts_before[len(system_prompts) :]
+    pinned_messages = _build_messages_before_history(middle_prompts, draft.pinned_messages, lore)
     return replace(
         draft,
         system=tuple(system_parts),
-        pinned_messages=(*pinned_messages, *early_messages),
-        history=insert_messages(additions, draft.history),
-        closing_messages=(*newest_messages, *(one.message for one in prompts_after)),
+        pinned_messages=(*pinned_messages, *unplaced_messages),
+        history=insert_messages(deep_messages, draft.history),
+        closing_messages=(*newest_messages, *(prompt.message for prompt in prompts_after)),
     )
 
 
@@ -274,8 +290,11 @@ def _fill_prompt(prompt: OrderedPrompt, preset: Preset, macros: Macros) -> str:
     if prompt.marker in _PERSONA_MARKER_MACROS:
         value = macros.fields.get(_PERSONA_MARKER_MACROS[prompt.marker], "")
         return macros.expand(prompt.content).strip() if value and prompt.content else value
-    texts = {"main": macros.fields.get("charprompt"), "jailbreak": preset.post_history_instructions}
-    override_text = texts.get(prompt.marker or "")
+    texts_by_marker = {
+        "main": macros.fields.get("charprompt"),
+        "jailbreak": preset.post_history_instructions,
+    }
+    override_text = texts_by_marker.get(prompt.marker or "")
     if not override_text:
         return macros.expand(prompt.content).strip()
     original_text = macros.expand(prompt.content).strip() if "{{" in override_text else ""
@@ -288,15 +307,17 @@ def _format_lore(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence
     prefix, _, suffix = prompt.content.partition("{0}")
     if not parts or "{0}" not in prompt.content:
         return parts
-    first_part, *rest = parts
-    *others, last = replace(first_part, text=prefix + first_part.text), *rest
-    return [*others, replace(last, text=last.text + suffix)]
+    first_part, *other_parts = parts
+    *leading_parts, last_part = replace(first_part, text=prefix + first_part.text), *other_parts
+    return [*leading_parts, replace(last_part, text=last_part.text + suffix)]
 
 
 def _is_system_prompt(prompt: _FilledPrompt) -> bool:
     """Return whether a prompt can be part of the system message at the start."""
-    has_examples = prompt.prompt.marker == "dialogueExamples"
-    return not has_examples and (prompt.prompt.role == "system" or not prompt.text.strip())
+    is_examples_marker = prompt.definition.marker == "dialogueExamples"
+    return not is_examples_marker and (
+        prompt.definition.role == "system" or not prompt.text.strip()
+    )
 
 
 def _build_messages_before_history(
@@ -304,12 +325,12 @@ def _build_messages_before_history(
 ) -> list[Message]:
     """Return the messages between system message and history; join adjacent system messages."""
     joined_messages: list[Message] = []
-    for one in prompts:
-        messages = [one.message] if one.text.strip() else []
-        if one.prompt.marker == "dialogueExamples":
-            start_lore = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_TOP))
-            end_lore = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
-            messages = [*start_lore, *examples, *end_lore]
+    for prompt in prompts:
+        messages = [prompt.message] if prompt.text.strip() else []
+        if prompt.definition.marker == "dialogueExamples":
+            lore_before = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_TOP))
+            lore_after = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
+            messages = [*lore_before, *examples, *lore_after]
         for message in messages:
             if joined_messages and joined_messages[-1].role == message.role == "system":
                 content = f"{joined_messages[-1].content}\n\n{message.content}"
@@ -326,13 +347,13 @@ def _to_lore_messages(parts: Sequence[PromptPart]) -> list[Message]:
 
 def _group_by_depth(prompts: Sequence[_FilledPrompt]) -> Iterator[tuple[int, _FilledPrompt]]:
     """Yield (depth, prompt), deepest first; join prompts with equal depth, order, and role."""
-    groups: dict[tuple[int, int, int], list[_FilledPrompt]] = defaultdict(list)
-    for one in prompts:
-        prompt = one.prompt
-        groups[-(prompt.depth or 0), prompt.order, _ROLES_AT_SAME_DEPTH.index(prompt.role)].append(
-            one
-        )
-    for (depth, _, _), group in sorted(groups.items(), key=lambda item: item[0]):
-        parts = [part for one in group for part in one.parts]
+    prompts_by_position: dict[tuple[int, int, int], list[_FilledPrompt]] = defaultdict(list)
+    for prompt in prompts:
+        definition = prompt.definition
+        prompts_by_position[
+            -(definition.depth or 0), definition.order, _ROLE_ORDER_AT_DEPTH.index(definition.role)
+        ].append(prompt)
+    for (depth, _, _), group in sorted(prompts_by_position.items(), key=lambda item: item[0]):
+        parts = [part for prompt in group for part in prompt.parts]
         text = "\n".join(part.text for part in parts)
         yield -depth, replace(group[0], parts=[replace(parts[0], text=text)])

@@ -42,16 +42,19 @@ class CardMacros:
     def with_values(self, outlets: Mapping[str, str], **fields: str) -> "CardMacros":
         """Return a copy with more field values, and with the lore texts by outlet name."""
         stable, current = (
-            replace(one, fields={**one.fields, **fields}, outlets=outlets)
-            for one in (self.stable, self.current)
+            replace(macros, fields={**macros.fields, **fields}, outlets=outlets)
+            for macros in (self.stable, self.current)
         )
         return CardMacros(stable, current)
 
 
 def build_card_macros(inputs: PromptInputs) -> CardMacros:
     speaker_ids = [turn.speaker.id for turn in inputs.turns if turn.speaker]
-    people = [inputs.speakers.people[one] for one in dict.fromkeys(speaker_ids)]
-    preset, author, max_tokens = inputs.preset, inputs.incoming.author.id, inputs.max_input_tokens
+    people_labels = [
+        inputs.speakers.people[speaker_id] for speaker_id in dict.fromkeys(speaker_ids)
+    ]
+    preset, max_tokens = inputs.preset, inputs.max_input_tokens
+    author_id = inputs.incoming.author.id
     character_labels = inputs.speakers.characters.items()
     other_labels = [label for name, label in character_labels if name != preset.name]
     user_texts = [turn.text for turn in reversed(inputs.turns) if turn.role == "user"]
@@ -59,13 +62,13 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
     question_times = [turn.at for turn in inputs.turns[:-1] if turn.role == "user"]
     stable_macros = Macros(
         char=preset.character_name,
-        user=_join_names(people),
+        user=_join_names(people_labels),
         now=inputs.incoming.at,
-        rng=seeded_random(inputs.seed),
-        make_pick_generator=partial(seeded_random, inputs.seed),
+        rng=make_random_generator(inputs.seed),
+        make_pick_generator=partial(make_random_generator, inputs.seed),
         fields={
             "group": ", ".join([preset.character_name, *other_labels]),
-            "notchar": _join_names([*other_labels, *people]),
+            "notchar": _join_names([*other_labels, *people_labels]),
             "version": str(preset.version),
             "model": preset.model,
             "creatornotes": preset.description,
@@ -79,11 +82,11 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
     )
     current_macros = replace(
         stable_macros,
-        user=inputs.speakers.people[author],
-        rng=seeded_random(inputs.seed, turn_seed(inputs.turns[-1])),
+        user=inputs.speakers.people[author_id],
+        rng=make_random_generator(inputs.seed, build_turn_seed(inputs.turns[-1])),
         fields={
             **stable_macros.fields,
-            "persona": sanitize_persona(inputs.personas.get(author, "")),
+            "persona": sanitize_persona(inputs.personas.get(author_id, "")),
             "input": user_texts[0],
             "lastusermessage": user_texts[0],
             "lastmessage": inputs.turns[-1].text,
@@ -94,7 +97,7 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
     return CardMacros(stable_macros, current_macros)
 
 
-def get_own_instructions(preset: Preset) -> str:
+def get_card_instructions(preset: Preset) -> str:
     """Return a card's own instructions, or "" if it uses the default instructions."""
     return "" if preset.system == ORIGINAL_SYSTEM else preset.system or ""
 
@@ -134,19 +137,22 @@ def build_reply_macros(
     )
 
 
-def seeded_random(*seeds: str) -> random.Random:
+def make_random_generator(*seeds: str) -> random.Random:
     """Return a random number generator that depends only on the seeds."""
     digest = hashlib.sha256("\x00".join(seeds).encode(errors="replace")).digest()
     return random.Random(digest)  # noqa: S311 # not for security
 
 
-def turn_seed(turn: Turn) -> str:
+def build_turn_seed(turn: Turn) -> str:
     """Return a text that identifies a turn even after its session is reloaded."""
     return f"{int(turn.at.timestamp())} {turn.text}"
 
 
 def _join_names(names: Sequence[str]) -> str:
     """Join names, as in `Alice, Bob and Carol`. Names over the limit become `others`."""
-    parts = [*names[:_MAX_LISTED_NAMES], *(["others"] if len(names) > _MAX_LISTED_NAMES else [])]
-    *first, last = parts or ["user"]
-    return f"{', '.join(first)} and {last}" if first else last
+    listed_names = [
+        *names[:_MAX_LISTED_NAMES],
+        *(["others"] if len(names) > _MAX_LISTED_NAMES else []),
+    ]
+    *other_names, last_name = listed_names or ["user"]
+    return f"{', '.join(other_names)} and {last_name}" if other_names else last_name

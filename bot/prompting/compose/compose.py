@@ -12,14 +12,14 @@ from bot.chat.session import NO_FILES, AttachedFiles, Session, Turn
 from bot.chat.story import Story
 from bot.errors import UserError
 from bot.ports import Backend
-from bot.prompting.compose.background import build_background, split_observed
+from bot.prompting.compose.background import build_background, split_observed_turns
 from bot.prompting.compose.card import apply_card
-from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, get_own_instructions
+from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, get_card_instructions
 from bot.prompting.compose.inputs import PromptInputs, find_lowest_limit, gather_inputs
 from bot.prompting.compose.instructions import (
     build_instructions,
     build_prompter,
-    build_recent_stories,
+    build_story_parts,
     fill_persona,
     find_story_queries,
     list_additional_persona_texts,
@@ -37,9 +37,9 @@ from bot.prompting.prompters import (
     parse_fields,
     strip_ask_command,
 )
-from bot.prompting.speakers import uses_tags
+from bot.prompting.speakers import should_tag_turns
 from bot.prompting.text.incremental_map import map_incrementally
-from bot.prompting.text.tokens import counter_for_model, get_counter
+from bot.prompting.text.tokens import get_counter, get_counter_for_model
 from bot.templates import names
 from bot.texts.text import marked
 
@@ -59,8 +59,8 @@ def compose(
     summary: PromptPart | None = None,
     personas: Mapping[str, str] | None = None,
     stories: Mapping[str, Sequence[Story]] | None = None,
-    model_limit: int | None = None,
-    wants_variety: bool = False,
+    max_prompt_tokens: int | None = None,
+    needs_new_answer: bool = False,
     files: AttachedFiles = NO_FILES,
     memories: RankedMemories | None = None,
 ) -> Draft:
@@ -68,36 +68,40 @@ def compose(
 
     `characters` maps the channel's presets to their characters' names. `answers` are their answers
     to the same message, which this character reads as user messages. `stories` maps queries to
-    stories, and is None if the preset has no stories. `wants_variety` asks for a new answer even at
-    temperature 0. Raises `UserError` if a form field of the preset's prompter has no value.
+    stories, and is None if the preset has no stories. `needs_new_answer` asks for another answer
+    even at temperature 0. Raises `UserError` if a form field of the preset's prompter has no value.
     """
     answers = () if preset.prompter else answers  # one person fills in a form
-    inputs = gather_inputs(preset, session, incoming, answers, characters, personas, model_limit)
+    inputs = gather_inputs(
+        preset, session, incoming, answers, characters, personas, max_prompt_tokens
+    )
     tag_mode = preset.user_name_in_message
-    has_tags = not preset.prompter and uses_tags(tag_mode, inputs.turns, preset.name)
-    turns, observed_turns = split_observed(inputs.turns, 1 + len(answers))
+    uses_tags = not preset.prompter and should_tag_turns(tag_mode, inputs.turns, preset.name)
+    turns, observed_turns = split_observed_turns(inputs.turns, 1 + len(answers))
     sent_turns = _select_newest_rounds(turns, preset.max_rounds, len(answers))
-    history, newest_message = _build_history_and_newest(sent_turns, inputs, has_tags=has_tags)
-    pinned_messages = [_to_pinned_message(one) for one in preset.messages]
+    history, newest_message = _build_history_and_newest(sent_turns, inputs, uses_tags=uses_tags)
+    pinned_messages = [_to_pinned_message(message) for message in preset.messages]
     system_parts, filled_persona = _build_system_parts(inputs, stories)
     if prompter := build_prompter(preset, filled_persona.text):
-        instruction, newest_message = _fill_prompter(prompter, newest_message.content)
+        instruction, newest_message = _fill_prompter_fields(prompter, newest_message.content)
         system_parts = _to_required_parts("system", instruction)
         if not isinstance(prompter, ChatPrompter):  # its prompt contains no turns
             pinned_messages, history, observed_turns = [], (), []
-    background, omitted_items = build_background(observed_turns, inputs, files, has_tags=has_tags)
+    background, omitted_items = build_background(observed_turns, inputs, files, uses_tags=uses_tags)
     if memories is not None and not preset.prompter:
         memory_parts, omitted_memories = build_memories(inputs, memories)
         background = [*memory_parts, *background]
         omitted_items = [*omitted_memories, *omitted_items]
     unsent_count = len(turns) - len(sent_turns)
     draft = Draft(
-        base=_build_base_prompt(inputs, has_tags=has_tags, wants_variety=wants_variety),
+        base_prompt=_build_base_prompt(
+            inputs, uses_tags=uses_tags, needs_new_answer=needs_new_answer
+        ),
         system=tuple(system_parts),
         pinned_messages=tuple(pinned_messages),
         summary=summary,
         history=history,
-        context=(*build_recent_stories(inputs, stories), *background),
+        context=(*build_story_parts(inputs, stories), *background),
         newest_message=newest_message,
         images=files.images,
         stories=filled_persona.stories,
@@ -138,14 +142,18 @@ def select_last_rounds(messages: Sequence[Item], max_rounds: int) -> Sequence[It
     return messages[-(2 * max_rounds - 1) :] if max_rounds > 0 else messages
 
 
-def _select_newest_rounds(turns: Sequence[Turn], max_rounds: int, answers: int) -> Sequence[Turn]:
-    """Return the last rounds' turns; observed lines and the last `answers` turns do not count."""
+def _select_newest_rounds(
+    turns: Sequence[Turn], max_rounds: int, answer_count: int
+) -> Sequence[Turn]:
+    """Return the last rounds' turns; observed lines and the newest answers do not count."""
     if max_rounds <= 0:
         return turns
-    question_end = len(turns) - answers
-    counted_indexes = [at for at, turn in enumerate(turns[:question_end]) if not turn.is_observed]
-    kept_indexes = select_last_rounds(counted_indexes, max_rounds)
-    return turns[kept_indexes[0] :] if len(kept_indexes) < len(counted_indexes) else turns
+    answers_start = len(turns) - answer_count
+    unobserved_indexes = [
+        index for index, turn in enumerate(turns[:answers_start]) if not turn.is_observed
+    ]
+    sent_indexes = select_last_rounds(unobserved_indexes, max_rounds)
+    return turns[sent_indexes[0] :] if len(sent_indexes) < len(unobserved_indexes) else turns
 
 
 def build_bare_prompt(preset: Preset) -> Prompt:
@@ -159,22 +167,22 @@ def build_bare_prompt(preset: Preset) -> Prompt:
     )
 
 
-def _build_base_prompt(inputs: PromptInputs, *, has_tags: bool, wants_variety: bool) -> Prompt:
+def _build_base_prompt(inputs: PromptInputs, *, uses_tags: bool, needs_new_answer: bool) -> Prompt:
     preset, labels = inputs.preset, inputs.speakers
     parameters = _select_sampling_parameters(preset)
-    if wants_variety and parameters.get("temperature") == 0:
+    if needs_new_answer and parameters.get("temperature") == 0:
         parameters["temperature"] = _RETRY_TEMPERATURE
     return Prompt(
         messages=(),
         model=preset.model,
         conversation=inputs.conversation,
-        stop=_list_stop_strings(inputs) if has_tags else preset.stop_sequences,
+        stop=_list_stop_strings(inputs) if uses_tags else preset.stop_sequences,
         parameters=parameters,
         max_output_tokens=preset.max_output_tokens,
         filtered=preset.filter_chars,
-        answers_as=labels.characters[preset.name] if has_tags else None,
-        speakers=labels.other_labels(preset.name) if has_tags else (),
-        template=_choose_template_with_names(inputs) if has_tags else choose_template(preset),
+        answers_as=labels.characters[preset.name] if uses_tags else None,
+        speakers=labels.other_labels(preset.name) if uses_tags else (),
+        template=_choose_template_with_names(inputs) if uses_tags else choose_template(preset),
         character=preset.character_name,
         asked_by=inputs.incoming.author.id,
     )
@@ -185,12 +193,12 @@ def _choose_template_with_names(inputs: PromptInputs) -> TemplateChoice:
     template_choice = choose_template(preset)
     if not preset.names_in_template:
         return template_choice
-    names = TemplateNames(
+    template_names = TemplateNames(
         char=labels.characters[preset.name],
         user=labels.people[inputs.incoming.author.id],
-        is_group=uses_tags("default", inputs.turns, preset.name),
+        is_group=should_tag_turns("default", inputs.turns, preset.name),
     )
-    return replace(template_choice, names=names)
+    return replace(template_choice, names=template_names)
 
 
 def _build_system_parts(
@@ -200,10 +208,10 @@ def _build_system_parts(
     if preset.has_macros and not preset.prompter:
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
         filled_text = fill_persona(preset, stories, message=question)
-        instructions = get_own_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
+        instructions = get_card_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
         instruction_parts = _to_required_parts("system", instructions)
         persona_texts = [filled_text.text, *list_additional_persona_texts(preset)]
-        persona = [one for text in persona_texts for one in _to_required_parts("persona", text)]
+        persona = [part for text in persona_texts for part in _to_required_parts("persona", text)]
         return [*instruction_parts, *persona], filled_text
     filled_text = build_instructions(
         preset,
@@ -230,7 +238,9 @@ def _to_required_parts(section: str, text: str | None) -> list[PromptPart]:
     return [PromptPart(section, text, is_required=True)] if text else []
 
 
-def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[str, Message]:
+def _fill_prompter_fields(
+    prompter: AlpacaPrompter | ChatPrompter, text: str
+) -> tuple[str, Message]:
     field_values = parse_fields(text, prompter.fields)
     try:
         messages = prompter.generate_prompt(field_values, return_dict=True)["messages"]
@@ -239,9 +249,13 @@ def _fill_prompter(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[
         raise UserError.translatable(
             "{problem}. Write:\n{usage}", problem=error.text, usage=usage_text
         ) from None
-    instruction, user = (str(each["content"]).strip("\n") for each in messages)
+    instruction, user_text = (str(message["content"]).strip("\n") for message in messages)
     # Models answer user messages, so an instruction that contains all values becomes the question.
-    return (instruction, Message("user", user)) if user else ("", Message("user", instruction))
+    return (
+        (instruction, Message("user", user_text))
+        if user_text
+        else ("", Message("user", instruction))
+    )
 
 
 def _list_left_out_items(
@@ -252,40 +266,42 @@ def _list_left_out_items(
         reason = f"max_rounds is {inputs.preset.max_rounds}"
         items.append(DroppedItem("history", "", reason, dropped_turn_count))
     if stories is not None:
-        story_limits = find_story_queries(inputs.preset, inputs.incoming.text).items()
-        missing_count = sum(limit for query, limit in story_limits if query not in stories)
+        story_queries = find_story_queries(inputs.preset, inputs.incoming.text).items()
+        missing_count = sum(limit for query, limit in story_queries if query not in stories)
         if missing_count:
             items.append(DroppedItem("stories", "", _SEARCH_FAILED_REASON, missing_count))
     return tuple(items)
 
 
 def _build_history_and_newest(
-    turns: Sequence[Turn], inputs: PromptInputs, *, has_tags: bool
+    turns: Sequence[Turn], inputs: PromptInputs, *, uses_tags: bool
 ) -> tuple[tuple[HistoryUnit, ...], Message]:
-    messages = _to_messages(turns, inputs, has_tags=has_tags)
+    messages = _to_messages(turns, inputs, uses_tags=uses_tags)
     questions = [turn.speaker is not None for turn in turns[:-1]]
     memo, preset_name = inputs.session.cache, inputs.preset.name
-    units = group_history(messages[:-1], questions=questions, memo=memo, key=preset_name)
-    return units, messages[-1]
+    history_units = group_history(
+        messages[:-1], question_flags=questions, memo=memo, key=preset_name
+    )
+    return history_units, messages[-1]
 
 
 def _to_messages(
-    turns: Sequence[Turn], inputs: PromptInputs, *, has_tags: bool
+    turns: Sequence[Turn], inputs: PromptInputs, *, uses_tags: bool
 ) -> tuple[Message, ...]:
-    own_preset, labels = inputs.preset.name, inputs.speakers
+    preset_name, labels = inputs.preset.name, inputs.speakers
 
     def to_plain_message(turn: Turn) -> Message:
-        return Message(_to_role(turn, own_preset), strip_ask_command(turn.text))
+        return Message(_to_role(turn, preset_name), strip_ask_command(turn.text))
 
     def to_tagged_message(turn: Turn) -> Message:
         if turn.role == "system":  # no speaker, as in narration
             return to_plain_message(turn)
-        label = labels.find_label(turn, own_preset)
-        return Message(_to_role(turn, own_preset), labels.tag_text(label, turn.text), name=label)
+        label = labels.find_label(turn, preset_name)
+        return Message(_to_role(turn, preset_name), labels.tag_text(label, turn.text), name=label)
 
     # Earlier turns become the same messages in every prompt of a conversation, so they are reused.
-    memo, cache_key = inputs.session.cache, ("messages", own_preset)
-    if not has_tags:
+    memo, cache_key = inputs.session.cache, ("messages", preset_name)
+    if not uses_tags:
         return map_incrementally(memo, cache_key, None, turns, to_plain_message)
     return map_incrementally(memo, cache_key, labels.tagging_key, turns, to_tagged_message)
 
@@ -297,10 +313,12 @@ def _to_role(turn: Turn, preset_name: str) -> Role:
 
 def _list_stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
     """Return the preset's stop strings, and the tags of the other speakers, latest first."""
-    own_preset = inputs.preset.name
-    other_labels = inputs.speakers.other_labels(own_preset)
-    all_labels = [inputs.speakers.find_label(turn, own_preset) for turn in reversed(inputs.turns)]
-    labels = [one for one in dict.fromkeys([*all_labels, *other_labels]) if one in other_labels]
+    preset_name = inputs.preset.name
+    other_labels = inputs.speakers.other_labels(preset_name)
+    turn_labels = [inputs.speakers.find_label(turn, preset_name) for turn in reversed(inputs.turns)]
+    labels = [
+        label for label in dict.fromkeys([*turn_labels, *other_labels]) if label in other_labels
+    ]
     return (*inputs.preset.stop_sequences, *(f"\n{label}:" for label in labels))
 
 
@@ -315,17 +333,17 @@ def _select_sampling_parameters(preset: Preset) -> dict[str, object]:
 async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> FittedPrompt:
     """Fit a draft to the limits of preset and backend; raise `UserError` or `BackendError`."""
     preset_limit, encoding = preset.max_input_tokens, preset.token_counter
-    max_prompt_tokens = await backend.max_prompt_tokens(draft.base)
+    max_prompt_tokens = await backend.max_prompt_tokens(draft.base_prompt)
     if encoding is None:
-        estimate = await backend.text_counter(draft.base)
+        estimate = await backend.text_counter(draft.base_prompt)
         max_tokens = find_lowest_limit(preset_limit, max_prompt_tokens)
         return await fit_draft(draft, max_tokens, backend.count_tokens, estimate)
-    fitted, count = await fit_for_preset(preset, draft), backend.count_tokens
-    if max_prompt_tokens is None or await count(fitted.prompt) <= max_prompt_tokens:
-        return fitted
+    fitted_prompt, count_tokens = await fit_for_preset(preset, draft), backend.count_tokens
+    if max_prompt_tokens is None or await count_tokens(fitted_prompt.prompt) <= max_prompt_tokens:
+        return fitted_prompt
     estimate = get_counter(encoding)
-    smaller_prompt = await fit_draft(fitted.draft, max_prompt_tokens, count, estimate)
-    dropped_items = (*fitted.dropped_items, *smaller_prompt.dropped_items)
+    smaller_prompt = await fit_draft(fitted_prompt.draft, max_prompt_tokens, count_tokens, estimate)
+    dropped_items = (*fitted_prompt.dropped_items, *smaller_prompt.dropped_items)
     return replace(smaller_prompt, dropped_items=dropped_items)
 
 
@@ -335,7 +353,7 @@ async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
     if preset.token_counter:
         token_counter = get_counter(preset.token_counter)
         return await fit_draft(draft, limit, token_counter.count_prompt, token_counter)
-    token_counter = counter_for_model(preset.model)
+    token_counter = get_counter_for_model(preset.model)
     await token_counter.load()
 
     async def estimate_prompt(prompt: Prompt) -> int:

@@ -50,20 +50,20 @@ def gather_inputs(
     answers: Sequence[Turn],
     characters: Mapping[str, str] | None,
     personas: Mapping[str, str] | None,
-    model_limit: int | None,
+    max_prompt_tokens: int | None,
 ) -> PromptInputs:
     """Gather a prompt's inputs: the turns with the new message and answers, and speaker labels."""
     newest_turn = Turn("user", text_with_attachments(incoming), incoming.author, incoming.at)
     all_turns = (*session.turns, newest_turn, *answers)
     conversation = incoming.address.conversation
     turns = map_incrementally(session.cache, "visible", None, all_turns, _strip_hidden_text)
-    preset_names = {turn.preset: turn.preset for turn in turns if turn.preset}
-    names = {**preset_names, **(characters or {}), preset.name: preset.character_name}
+    fallback_names = {turn.preset: turn.preset for turn in turns if turn.preset}
+    names = {**fallback_names, **(characters or {}), preset.name: preset.character_name}
     quote = incoming.quote
     quoted_authors = [quote.author] if quote and quote.author and not quote.is_ours else []
     speakers = [turn.speaker for turn in turns if turn.speaker]
     labels = label_speakers([*quoted_authors, *speakers], names)  # each person's latest name counts
-    max_tokens = find_lowest_limit(preset.max_input_tokens, model_limit)
+    max_tokens = find_lowest_limit(preset.max_input_tokens, max_prompt_tokens)
     return PromptInputs(
         preset, session, incoming, turns, labels, personas or {}, max_tokens, conversation
     )

@@ -18,7 +18,7 @@ from bot.prompting.persona import (
 )
 from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, Instruction
-from bot.prompting.text.tokens import counter_for_model
+from bot.prompting.text.tokens import get_counter_for_model
 
 _STORIES_DIVISOR = 4  # stories may use a quarter of the prompt
 PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scenario": "scenario"}
@@ -44,7 +44,7 @@ def find_story_queries(preset: Preset, message: str) -> Mapping[str, int]:
     return _parse_persona_with_queries(preset).list_story_queries(message)
 
 
-def build_recent_stories(
+def build_story_parts(
     inputs: PromptInputs, stories: Mapping[str, Sequence[Story]] | None
 ) -> Sequence[PromptPart]:
     """Return the stories to place before the newest message, best first."""
@@ -57,13 +57,13 @@ def build_recent_stories(
         _strip_story_brackets(stories),
         message=inputs.incoming.text,
         tokens=max_tokens and max_tokens // _STORIES_DIVISOR,
-        count=counter_for_model(preset.model),
+        count=get_counter_for_model(preset.model),
     )
     parts = []
     for story in filled_text.stories:
         text = fill_names(story.text.strip(), preset.character_name, user_name)
-        named_story = replace(story, text=text)
-        parts.append(PromptPart("stories", f"###\n{text}", story_title(named_story), story.score))
+        filled_story = replace(story, text=text)
+        parts.append(PromptPart("stories", f"###\n{text}", story_title(filled_story), story.score))
     return parts
 
 
@@ -91,7 +91,7 @@ def build_instructions(
             user_name=user_name,
             message=message,
             max_input_tokens=max_input_tokens,
-            count=counter_for_model(preset.model),
+            count=get_counter_for_model(preset.model),
         )
     else:
         filled_text = fill_persona(preset, stories, message=message)
@@ -111,7 +111,7 @@ def fill_persona(
     """Return the persona with its stories; placeholders and macros for names are kept."""
     persona = parse_persona(preset.persona or "")
     persona_stories = _select_persona_stories(preset, stories)
-    count = counter_for_model(preset.model)
+    count = get_counter_for_model(preset.model)
     return fill_placeholders(persona, persona_stories, message=message, tokens=None, count=count)
 
 
@@ -136,7 +136,7 @@ def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPro
 
 
 def _parse_persona_with_queries(preset: Preset) -> Persona:
-    """Parse the persona. If it has no story query, "recent" stories get a default query."""
+    """Parse the persona; if it has no placeholder, "recent" stories use the default one."""
     persona = parse_persona(preset.persona or "")
     if preset.stories == "recent" and not persona.placeholders:
         return parse_persona(DEFAULT_PLACEHOLDER)

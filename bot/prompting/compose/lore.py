@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem
-from bot.prompting.compose.card_macros import seeded_random, turn_seed
+from bot.prompting.compose.card_macros import build_turn_seed, make_random_generator
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.draft import HistoryUnit, PromptPart
 from bot.prompting.lorebook.entries import (
@@ -24,7 +24,7 @@ from bot.prompting.lorebook.entries import (
 )
 from bot.prompting.lorebook.search import KEYS_NOT_FOUND_REASON, LorebookSearch
 from bot.prompting.macros import Macros, Variables
-from bot.prompting.text.tokens import counter_for_model
+from bot.prompting.text.tokens import get_counter_for_model
 from bot.texts.text import StoredPattern, marked
 
 _LORE_DIVISOR = 4  # lore may use a quarter of the prompt
@@ -49,12 +49,12 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
     time_budget = RegexTimeBudget()
 
     def search(turn_count: int, activated_at: Mapping[str, int], macros: Macros) -> LoreResult:
-        rng = seeded_random("lore", inputs.seed, turn_seed(turns[turn_count - 1]))
+        rng = make_random_generator("lore", inputs.seed, build_turn_seed(turns[turn_count - 1]))
         return LorebookSearch(
             book,
             texts[:turn_count],
             budget=limit // _LORE_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT,
-            count=counter_for_model(inputs.preset.model),
+            count=get_counter_for_model(inputs.preset.model),
             random_float=rng.random,
             activated_at=activated_at,
             expand=macros.expand,
@@ -62,13 +62,13 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
         ).run()
 
     activated_at: Mapping[str, int] = {}
-    for length in _find_earlier_prompt_lengths(book, inputs):
+    for turn_count in _find_earlier_turn_counts(book, inputs):
         fresh_macros = replace(macros, variables=Variables())
-        activated_at = search(length, activated_at, fresh_macros).activated_at
+        activated_at = search(turn_count, activated_at, fresh_macros).activated_at
     return search(len(turns), activated_at, macros)
 
 
-def _find_earlier_prompt_lengths(book: Lorebook, inputs: PromptInputs) -> list[int]:
+def _find_earlier_turn_counts(book: Lorebook, inputs: PromptInputs) -> list[int]:
     """Return how many turns each earlier prompt had, if its lorebook effects may still last."""
     max_effect_length = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
     if not max_effect_length:
@@ -94,17 +94,17 @@ def join_outlet_texts(lore: LoreResult) -> Mapping[str, str]:
     return {name: "\n".join(contents) for name, contents in texts_by_outlet.items()}
 
 
-def build_newest_lore_parts(lore: LoreResult) -> list[PromptPart]:
+def build_lore_parts_before_newest(lore: LoreResult) -> list[PromptPart]:
     """Return the parts before the newest message: the author's note, and entries at depth 0."""
     notes = build_lore_parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
-    return [*notes, *(_to_part(entry, lore) for entry in lore.entries if _is_at_newest(entry))]
+    return [*notes, *(_to_part(entry, lore) for entry in lore.entries if _is_before_newest(entry))]
 
 
 def build_deep_lore_messages(lore: LoreResult) -> list[DeepMessage]:
     return [
         (entry.depth, Message(entry.role, entry.content), _describe_reason(entry, lore))
         for entry in lore.entries
-        if entry.position is EntryPosition.AT_DEPTH and not _is_at_newest(entry)
+        if entry.position is EntryPosition.AT_DEPTH and not _is_before_newest(entry)
     ]
 
 
@@ -122,16 +122,18 @@ def insert_messages(
     units, position = [], 0
     for unit in history:
         end = position + len(unit.messages)
-        unit_contents = [*messages_by_position.pop(position, ())]
+        named_messages = [*messages_by_position.pop(position, ())]
         # Messages inserted earlier at the same place come after these.
-        for message, name in unit.contents or [(message, "") for message in unit.messages]:
-            unit_contents.append((message, name))
+        for message, name in unit.named_messages or [(message, "") for message in unit.messages]:
+            named_messages.append((message, name))
             position += not name
             # The last unit also contains what comes right before the newest message.
             if not name and (position < end or unit is history[-1]):
-                unit_contents += messages_by_position.pop(position, ())
-        has_insertions = len(unit_contents) > len(unit.all_messages)
-        units.append(replace(unit, contents=tuple(unit_contents)) if has_insertions else unit)
+                named_messages += messages_by_position.pop(position, ())
+        has_insertions = len(named_messages) > len(unit.all_messages)
+        units.append(
+            replace(unit, named_messages=tuple(named_messages)) if has_insertions else unit
+        )
     return tuple(units)
 
 
@@ -168,7 +170,7 @@ def _report_unmatched_entries(labels: Sequence[str]) -> DroppedItem:
     return DroppedItem("lore", names, reason, len(labels), was_wanted=False)
 
 
-def _is_at_newest(entry: LoreEntry) -> bool:
+def _is_before_newest(entry: LoreEntry) -> bool:
     return entry.position is EntryPosition.AT_DEPTH and entry.depth <= 0
 
 

@@ -69,8 +69,8 @@ def find_name_problem(name: str) -> Text | None:
         )
     if _WINDOWS_DEVICES.fullmatch(normalized_name):
         return translatable("Windows reserves this name for a device")
-    if found := _SHELL_CHARACTERS.search(normalized_name):
-        return translatable("a name must not contain {character}", character=repr(found[0]))
+    if match := _SHELL_CHARACTERS.search(normalized_name):
+        return translatable("a name must not contain {character}", character=repr(match[0]))
     return None
 
 
@@ -87,13 +87,13 @@ _REFUSED_PARAMETERS = tomllib.loads(
 def find_parameter_problem(name: str) -> Text | None:
     """Return why a preset must not have a parameter with this name, or None if it may."""
     normalized_name = name.strip().casefold().replace("-", "_")
-    if _is_in_group(normalized_name, "operator"):
+    if _is_refused(normalized_name, "operator"):
         return translatable(
             "{name} can be set only by the operator, with the provider addresses and keys in"
             " TROUPE_PROVIDERS; remove it",
             name=repr(name),
         )
-    if _is_in_group(normalized_name, "unseen"):
+    if _is_refused(normalized_name, "unseen"):
         return translatable(
             "{name} would change the model, its tools, or its cost without the budgets noticing;"
             " use the preset's keys {keys} instead",
@@ -103,9 +103,9 @@ def find_parameter_problem(name: str) -> Text | None:
     return None
 
 
-def _is_in_group(name: str, group: str) -> bool:
-    name_rules = _REFUSED_PARAMETERS[group]
-    return name in name_rules["names"] or name.startswith(tuple(name_rules["prefixes"]))
+def _is_refused(name: str, group: str) -> bool:
+    refusal_rules = _REFUSED_PARAMETERS[group]
+    return name in refusal_rules["names"] or name.startswith(tuple(refusal_rules["prefixes"]))
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class _InRange:
 
     low: float
     high: float
-    is_whole: bool = False
+    is_integer: bool = False
 
     def check(self, value: object) -> object:
         """Return the value; raise `PydanticCustomError` if it is not a number in the range."""
@@ -124,7 +124,7 @@ class _InRange:
             raise PydanticCustomError("number", "must be a number")
         if not self.low <= value <= self.high:  # also rejects NaN
             raise self._build_range_error()
-        if self.is_whole and value != int(value):
+        if self.is_integer and value != int(value):
             raise PydanticCustomError("whole", "must be a whole number")
         return value
 
@@ -142,7 +142,7 @@ class _InRange:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        kind = "integer" if self.is_whole else "number"
+        kind = "integer" if self.is_integer else "number"
         number = {"type": kind, "minimum": self.low, "maximum": self.high}
         return {"anyOf": [number, {"type": "null"}]}
 
@@ -165,13 +165,13 @@ class Parameters(TypedDict, total=False):
     temperature: Annotated[object, _InRange(0, 5)]
     top_p: Annotated[object, _InRange(0, 1)]
     min_p: Annotated[object, _InRange(0, 1)]
-    top_k: Annotated[object, _InRange(-1, 1_000_000, is_whole=True)]
+    top_k: Annotated[object, _InRange(-1, 1_000_000, is_integer=True)]
     frequency_penalty: Annotated[object, _InRange(-2, 2)]
     presence_penalty: Annotated[object, _InRange(-2, 2)]
     repeat_penalty: Annotated[object, _InRange(0, 10)]
-    max_tokens: Annotated[object, _InRange(0, 1_000_000, is_whole=True)]  # 0: the provider's limit
-    seed: Annotated[object, _InRange(-(2**63), 2**64, is_whole=True)]
-    max_completion_tokens: Annotated[object, _InRange(0, 1_000_000, is_whole=True)]
+    max_tokens: Annotated[object, _InRange(0, 1_000_000, is_integer=True)]  # 0: provider's limit
+    seed: Annotated[object, _InRange(-(2**63), 2**64, is_integer=True)]
+    max_completion_tokens: Annotated[object, _InRange(0, 1_000_000, is_integer=True)]
     n: Annotated[object, _InRange(1, 1)]  # a chat shows one answer
     best_of: Annotated[object, _InRange(1, 1)]
     stop: Annotated[object, AfterValidator(_check_length)]
@@ -181,12 +181,12 @@ _BASE64_PREFIXES = {"iVBORw": "png", "/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "
 _URL_PREFIXES = ("http://", "https://", "data:image/")
 
 
-def lower(value: object) -> object:
+def to_lowercase(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
 def _normalize_part_type(value: object) -> object:
-    part_type = lower(value)
+    part_type = to_lowercase(value)
     return "image" if part_type in {"image_url", "imageurl"} else part_type
 
 
@@ -204,16 +204,20 @@ class ContentPart(StrictModel):
 
     type: Annotated[Literal["text", "image"], BeforeValidator(_normalize_part_type)]
     text: str
-    detail: Annotated[Literal["auto", "high", "low"] | None, BeforeValidator(lower)] = None
+    detail: Annotated[Literal["auto", "high", "low"] | None, BeforeValidator(to_lowercase)] = None
 
     @property
     def image_url(self) -> str:
         """The image as APIs expect it: a link or a `data:` URI."""
         if self.text.startswith(_URL_PREFIXES):
             return self.text
-        kinds = (kind for prefix, kind in _BASE64_PREFIXES.items() if self.text.startswith(prefix))
-        kind = next(kinds, "png")
-        return f"data:image/{kind};base64,{self.text}"
+        image_formats = (
+            image_format
+            for prefix, image_format in _BASE64_PREFIXES.items()
+            if self.text.startswith(prefix)
+        )
+        image_format = next(image_formats, "png")
+        return f"data:image/{image_format};base64,{self.text}"
 
     @model_validator(mode="after")
     def _check_image(self) -> Self:
@@ -230,7 +234,7 @@ class ContentPart(StrictModel):
 class PresetMessage(StrictModel):
     """A message at the start of every conversation; `content` may be a plain string."""
 
-    role: Annotated[Role, BeforeValidator(lower)]
+    role: Annotated[Role, BeforeValidator(to_lowercase)]
     content: tuple[ContentPart, ...]
     time: StrictInt | None = None
     """The message's time in Unix seconds."""

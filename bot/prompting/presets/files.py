@@ -17,7 +17,12 @@ from bot.prompting.lorebook.files import LocatedPresetError, read_lorebook
 from bot.prompting.presets.fields import Parameters, find_name_problem, preset_id
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
-from bot.prompting.text.preset_folder import is_lorebook, json_files, path_inside, read_preset_text
+from bot.prompting.text.preset_folder import (
+    is_lorebook,
+    list_json_files,
+    read_preset_text,
+    resolve_path_inside,
+)
 from bot.runtime.shipped_files import prepare_presets_folder
 from bot.runtime.validation_errors import describe_validation_error
 from bot.texts.text import Text, error_text, join_texts, marked, translatable, translatable_count
@@ -39,11 +44,11 @@ class PresetsInFolder:
     """The stories of characters that have any, by preset name."""
 
     @property
-    def disabled(self) -> dict[str, str]:
+    def disabled_reasons(self) -> dict[str, str]:
         return {self.names[file]: reason for file, reason in self.problems.items()}
 
-    def find(self, word: str) -> Preset:
-        return find_preset(self.presets, word, self.disabled)
+    def find(self, preset_name: str) -> Preset:
+        return find_preset(self.presets, preset_name, self.disabled_reasons)
 
 
 def load_presets(directory: Path) -> dict[str, Preset]:
@@ -64,7 +69,7 @@ def read_presets(
     """
     folder_presets = PresetsInFolder()
     files_by_id: dict[str, Path] = {}
-    for file in json_files(directory):
+    for file in list_json_files(directory):
         text = ""
         try:
             text = read_preset_text(file)
@@ -102,11 +107,13 @@ def parse_preset(text: str, source: str) -> Preset:
     """Parse a preset with comments and trailing commas; raise `PresetError` if it is invalid."""
     result = check_preset(text)
     if result.preset is None:
-        raise PresetError(join_texts(_describe_at_line(one, source) for one in result.problems))
+        raise PresetError(
+            join_texts(_describe_problem(problem, source) for problem in result.problems)
+        )
     return result.preset
 
 
-def _describe_at_line(problem: "PresetProblem", source: str) -> Text:
+def _describe_problem(problem: "PresetProblem", source: str) -> Text:
     pattern = marked("{file}, line {line}: {problem}")
     return translatable(pattern, file=source, line=problem.line, problem=problem.text)
 
@@ -124,8 +131,8 @@ def read_lorebook_file(name: str, file: Path) -> object:
     Raises `PresetError`.
     """
     folder = file.parent.resolve()
-    book = path_inside(folder, name)
-    if book is None:
+    book_file = resolve_path_inside(folder, name)
+    if book_file is None:
         raise PresetError.translatable(
             "{file}: lorebook: {name} is outside {folder}; move it into that folder",
             file=file,
@@ -133,12 +140,12 @@ def read_lorebook_file(name: str, file: Path) -> object:
             folder=folder,
         )
     try:
-        value = read_json(read_preset_text(book)).value
+        value = read_json(read_preset_text(book_file)).value
     except JsonSyntaxError as error:
         raise PresetError(
-            _describe_at_line(PresetProblem(error.line, error.problem), str(book))
+            _describe_problem(PresetProblem(error.line, error.problem), str(book_file))
         ) from error
-    read_lorebook(value, str(book))
+    read_lorebook(value, str(book_file))
     return value
 
 
@@ -149,7 +156,7 @@ def validate_preset(data: object, source: str) -> Preset:
     except ValidationError as error:
         problems = list_preset_problems(error, JsonDocument(data))
         pattern = marked("{file}: {problem}")
-        lines = [translatable(pattern, file=source, problem=one.text) for one in problems]
+        lines = [translatable(pattern, file=source, problem=problem.text) for problem in problems]
         raise PresetError(join_texts(lines)) from error
 
 
@@ -158,7 +165,7 @@ def export_preset(preset: Preset) -> str:
     data = preset.model_dump(mode="json", exclude_defaults=True)
     for message in data.get("messages", ()):
         match message["content"]:
-            case [{"type": "text", "text": text, **rest}] if not rest:
+            case [{"type": "text", "text": text, **other_fields}] if not other_fields:
                 message["content"] = text
     return json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
@@ -169,26 +176,28 @@ def preset_version(preset: Preset) -> PresetVersion:
 
 
 def find_preset(
-    presets: Mapping[str, Preset], word: str, disabled_reasons: Mapping[str, str] = _NO_REASONS
+    presets: Mapping[str, Preset],
+    preset_name: str,
+    disabled_reasons: Mapping[str, str] = _NO_REASONS,
 ) -> Preset:
     """Find a preset by name, ignoring case; raise `PresetError` if it is missing or disabled."""
     presets_by_id = {preset.id: preset for preset in presets.values()}
-    wanted_id = preset_id(word.strip())
-    if wanted_id in presets_by_id:
-        return presets_by_id[wanted_id]
+    sought_id = preset_id(preset_name.strip())
+    if sought_id in presets_by_id:
+        return presets_by_id[sought_id]
     for name, reason in disabled_reasons.items():
-        if preset_id(name) == wanted_id:
+        if preset_id(name) == sought_id:
             raise PresetError.translatable(
                 "the preset {name} is disabled: {reason}", name=name, reason=reason
             )
-    if matches := difflib.get_close_matches(wanted_id, presets_by_id, n=1):
+    if matches := difflib.get_close_matches(sought_id, presets_by_id, n=1):
         closest_name = repr(presets_by_id[matches[0]].name)
         raise PresetError.translatable(
-            "no preset {word}; did you mean {near}?", word=repr(word), near=closest_name
+            "no preset {word}; did you mean {near}?", word=repr(preset_name), near=closest_name
         )
     names = ", ".join(sorted(presets))
     raise PresetError.translatable(
-        "no preset {word}; available: {names}", word=repr(word), names=names
+        "no preset {word}; available: {names}", word=repr(preset_name), names=names
     )
 
 
@@ -205,13 +214,15 @@ def find_preset_file(folder: Path, preset: Preset) -> Path:
     new_file = folder / f"{preset.id}.json"
     if not folder.is_dir() or not any(folder.glob("*.json")):
         return new_file
-    return next((file for file in json_files(folder) if _contains_preset(file, preset)), new_file)
+    return next(
+        (file for file in list_json_files(folder) if _contains_preset(file, preset)), new_file
+    )
 
 
 def write_preset(folder: Path, preset: Preset) -> Path:
     """Write a preset to its file, and return the path; raise `PresetError` or `UserError`."""
     file = find_preset_file(folder, preset)
-    write_whole_file(file, export_preset(preset).encode())
+    write_file_atomically(file, export_preset(preset).encode())
     return file
 
 
@@ -224,7 +235,7 @@ def delete_preset_file(folder: Path, preset: Preset) -> None:
         raise UserError(f"{file} cannot be deleted: {error.strerror}") from None
 
 
-def write_whole_file(file: Path, content: bytes) -> None:
+def write_file_atomically(file: Path, content: bytes) -> None:
     """Write a file atomically, creating its folder; raise `UserError` if that fails."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -292,9 +303,11 @@ def list_preset_problems(error: ValidationError, document: JsonDocument) -> Sequ
     errors = [(document.line_at(_find_problem_path(one)), one) for one in error.errors()]
     errors.sort(key=lambda one: one[0])
     problems = [PresetProblem(line, _describe_error(one)) for line, one in errors[:MAX_PROBLEMS]]
-    if more_errors := errors[MAX_PROBLEMS:]:
-        more_text = translatable_count("1 more problem", "{count} more problems", len(more_errors))
-        problems.append(PresetProblem(more_errors[0][0], more_text))
+    if remaining_errors := errors[MAX_PROBLEMS:]:
+        remaining_text = translatable_count(
+            "1 more problem", "{count} more problems", len(remaining_errors)
+        )
+        problems.append(PresetProblem(remaining_errors[0][0], remaining_text))
     return problems
 
 
@@ -336,11 +349,11 @@ def _suggest_key(path: tuple[str | int, ...]) -> Text:
     parameters = list(Parameters.__annotations__) if len(path) == 1 else []
     normalized_key = unknown_key.lower().replace("-", "_")
     match difflib.get_close_matches(normalized_key, known_keys + parameters, n=1):
-        case [near] if near in parameters:
-            suggested_line = f"'parameters': {{\"{near}\": ...}}"
+        case [nearest_key] if nearest_key in parameters:
+            suggested_line = f"'parameters': {{\"{nearest_key}\": ...}}"
             return translatable("; did you mean {name}?", name=suggested_line)
-        case [near]:
-            return translatable("; did you mean {name}?", name=repr(near))
+        case [nearest_key]:
+            return translatable("; did you mean {name}?", name=repr(nearest_key))
         case _:
             return translatable("; known keys: {names}", names=", ".join(known_keys))
 
@@ -349,11 +362,11 @@ def _list_keys_at(path: tuple[str | int, ...]) -> list[str]:
     model_class: type[BaseModel] = Preset
     for step in path:
         if isinstance(step, str):
-            model_class = _find_model_in(model_class.model_fields[step].annotation)
+            model_class = _find_model_class(model_class.model_fields[step].annotation)
     return list(model_class.model_fields)
 
 
-def _find_model_in(annotation: object) -> type[BaseModel]:
+def _find_model_class(annotation: object) -> type[BaseModel]:
     """Return the model class in an annotation, such as `WakeRules` in `WakeRules | None`."""
     while not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         annotation = typing.get_args(annotation)[0]

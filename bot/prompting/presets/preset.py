@@ -29,8 +29,8 @@ from bot.prompting.presets.fields import (
     StrictModel,
     find_name_problem,
     find_parameter_problem,
-    lower,
     preset_id,
+    to_lowercase,
 )
 from bot.prompting.presets.regex_scripts import RegexScript, find_pattern_problem
 from bot.runtime.plugins import enabled_plugins
@@ -199,7 +199,7 @@ class OrderedPrompt(StrictModel):
     marker: MarkerName | None = None
     """What the placeholder stands for. The texts of `main` and `jailbreak` are defaults for the
     preset's `system` and `post_history_instructions`, and the value of `{{original}}` in these."""
-    role: Annotated[Role, BeforeValidator(lower)] = "system"
+    role: Annotated[Role, BeforeValidator(to_lowercase)] = "system"
     content: str = ""
     name: str = ""
     """A name for people, which the model does not see."""
@@ -330,7 +330,7 @@ class Preset(StrictModel):
     _behavior_of: str = PrivateAttr("")
 
     @property
-    def shown_name(self) -> str:
+    def display_name(self) -> str:
         return display_name(self.name)
 
     @property
@@ -349,7 +349,7 @@ class Preset(StrictModel):
 
     @property
     def character_name(self) -> str:
-        return self.role_name or self.shown_name
+        return self.role_name or self.display_name
 
     @property
     def is_character(self) -> bool:

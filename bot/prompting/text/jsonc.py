@@ -68,17 +68,17 @@ def read_json(text: str) -> JsonDocument:
     strict_text = _TRAILING_COMMA.sub(
         _blank_out_comment, _STRING_OR_COMMENT.sub(_blank_out_comment, text.removeprefix("\ufeff"))
     )
-    return JsonDocument(read_strict_json(strict_text, refuses_duplicates=True), strict_text)
+    return JsonDocument(read_strict_json(strict_text, rejects_duplicate_keys=True), strict_text)
 
 
-def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
+def read_strict_json(text: str, *, rejects_duplicate_keys: bool = False) -> object:
     """Parse strict JSON; raise `JsonSyntaxError` if it is invalid or cannot be stored."""
-    has_duplicates = False
+    has_duplicate_keys = False
 
     def build_object(keys_and_values: list[tuple[str, object]]) -> dict[str, object]:
-        nonlocal has_duplicates
+        nonlocal has_duplicate_keys
         members = dict(keys_and_values)
-        has_duplicates |= len(members) < len(keys_and_values)
+        has_duplicate_keys |= len(members) < len(keys_and_values)
         return members
 
     value: object = None
@@ -86,7 +86,7 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
         value = json.loads(text, object_pairs_hook=build_object, parse_constant=_refuse_constant)
         nested_values = [value]
         for _ in range(MAX_DEPTH + 1):
-            nested_values = [inner for outer in nested_values for inner in _list_children(outer)]
+            nested_values = [child for parent in nested_values for child in _list_children(parent)]
         json.dumps(value if not nested_values else 0, ensure_ascii=False, allow_nan=False).encode()
     except json.JSONDecodeError as error:
         problem = to_translatable(error.msg[0].lower() + error.msg[1:])
@@ -103,7 +103,7 @@ def read_strict_json(text: str, *, refuses_duplicates: bool = False) -> object:
         raise JsonSyntaxError(
             translatable("brackets are nested more than {limit} levels deep", limit=MAX_DEPTH)
         )
-    if has_duplicates and refuses_duplicates:
+    if has_duplicate_keys and rejects_duplicate_keys:
         _find_key_lines(text)
     return value
 
@@ -141,11 +141,11 @@ def _find_key_lines(text: str) -> dict[JsonPath, int]:
             open_path[-1] = current_key + 1 if isinstance(current_key, int) else None
         elif current_key is None:
             open_path[-1] = json.loads(symbol)
-            if first := lines_by_path.get(tuple(open_path)):
+            if first_line := lines_by_path.get(tuple(open_path)):
                 problem = translatable(
                     "duplicate key {key}, first used on line {first}",
                     key=repr(open_path[-1]),
-                    first=first,
+                    first=first_line,
                 )
                 raise JsonSyntaxError(problem, line)
             lines_by_path[tuple(open_path)] = line

@@ -24,7 +24,7 @@ def read_file_stamps(directory: Path) -> FileStamps:
     return stamps_by_file
 
 
-def json_files(directory: Path) -> list[Path]:
+def list_json_files(directory: Path) -> list[Path]:
     """Return the `*.json` files in a presets folder; raise `PresetError` if there are none."""
     try:
         files = sorted(file for file in directory.iterdir() if file.suffix.lower() == ".json")
@@ -54,7 +54,7 @@ def read_preset_text(file: Path) -> str:
         ) from error
 
 
-def path_inside(folder: Path, name: str) -> Path | None:
+def resolve_path_inside(folder: Path, name: str) -> Path | None:
     """Return the path of a file that a preset refers to, or None if it is outside `folder`."""
     try:
         file = (folder / name).resolve()

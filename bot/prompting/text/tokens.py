@@ -25,7 +25,7 @@ except ImportError:  # the extra is not installed
 
 _LONGEST_SIDE, _SHORTEST_SIDE, _TILE_SIDE = 2048, 768, 512
 _BASE_TOKENS, _TOKENS_PER_TILE = 85, 170  # GPT-4o's; most services use fewer
-_ASSUMED_SIZE = (_LONGEST_SIDE, _LONGEST_SIDE * 3)  # the maximum: a linked image may have any size
+_ASSUMED_IMAGE_SIZE = (_LONGEST_SIDE, _LONGEST_SIDE * 3)  # the maximum; links have no known size
 _MAX_HEADER_CHARS = 64 * 1024  # in base64; a JPEG's size may come after an embedded preview
 
 
@@ -33,7 +33,7 @@ def estimate_image_tokens(image: Image) -> int:
     """Estimate an image's tokens, assuming the largest size for links and unknown formats."""
     if image.detail == "low":
         return _BASE_TOKENS
-    width, height = read_image_size(image) or _ASSUMED_SIZE
+    width, height = read_image_size(image) or _ASSUMED_IMAGE_SIZE
     scale = min(1.0, _LONGEST_SIDE / max(width, height))
     scale *= min(1.0, _SHORTEST_SIDE / max(1.0, min(width, height) * scale))
     columns, rows = (max(1, math.ceil(side * scale / _TILE_SIDE)) for side in (width, height))
@@ -67,14 +67,14 @@ def _find_jpeg_sizes(data: bytes) -> Iterator[tuple[int, int]]:
     offset = 2
     while offset + 9 < len(data) and data[offset] == 0xFF:  # every segment starts with FF
         marker, length = data[offset + 1], struct.unpack_from(">H", data, offset + 2)[0]
-        if marker in _SIZE_SEGMENTS:
+        if marker in _JPEG_SIZE_SEGMENTS:
             height, width = struct.unpack_from(">HH", data, offset + 5)
             yield width, height
         offset += 2 + length
 
 
 # The segments that contain a JPEG's size. The codes in the gaps are tables or reserved.
-_SIZE_SEGMENTS = frozenset([*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC)])
+_JPEG_SIZE_SEGMENTS = frozenset([*range(0xC0, 0xC4), *range(0xC5, 0xC8), *range(0xC9, 0xCC)])
 
 _ENCODING_TABLES = tomllib.loads((Path(__file__).parent / "encodings.toml").read_text("utf-8"))
 ENCODINGS: Final[Mapping[str, str]] = _ENCODING_TABLES["names"]
@@ -180,7 +180,7 @@ def find_encoding(model: str) -> str | None:
 
 
 @lru_cache(_MAX_CACHED_MODELS)
-def counter_for_model(model: str) -> EncodingCounter:
+def get_counter_for_model(model: str) -> EncodingCounter:
     """Return the shared counter for a model, with cl100k_base if its encoding is unknown."""
     return get_counter(find_encoding(model) or "cl100k_base")
 

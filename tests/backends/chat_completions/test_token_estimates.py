@@ -7,7 +7,7 @@ import pytest
 
 from bot.backends.chat_completions.http_backend import PromptTokenEstimator
 from bot.chat.prompt import Message, Prompt, ToolExchange, ToolSpec
-from bot.prompting.text.tokens import counter_for_model, get_counter
+from bot.prompting.text.tokens import get_counter, get_counter_for_model
 from tests.backends.asking import ask, prompt
 from tests.backends.conftest import Connect
 from tests.rigs.fake_openai import DONE, STOP, FakeOpenAI, event, said
@@ -35,7 +35,7 @@ async def test_token_estimates_for_unknown_models_are_generous(model: str) -> No
 )
 async def test_texts_are_counted_in_the_encoding_of_the_model(model: str, encoding: str) -> None:
     assert await PromptTokenEstimator().text_counter(model) is get_counter(encoding)
-    assert counter_for_model(model) is get_counter(encoding)
+    assert get_counter_for_model(model) is get_counter(encoding)
 
 
 async def test_estimate_rises_at_once_and_falls_slowly() -> None:

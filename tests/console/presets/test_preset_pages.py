@@ -127,7 +127,7 @@ async def test_published_preset_answers_next_and_is_written_and_audited(
     assert (status, published) == (200, {"name": "nora", "version": 2})
 
     resolver = console.service.container.resolver
-    assert resolver.presets["nora"].system == resolver.default.system == "You mend clocks."
+    assert resolver.presets["nora"].system == resolver.default_preset.system == "You mend clocks."
     assert resolver.versions["nora"] == 2
     assert settings.presets_dir is not None
     written = json.loads((settings.presets_dir / "nora.json").read_text())

@@ -25,7 +25,7 @@ def texts_after_system(messages: Sequence[dict[str, str]]) -> list[str]:
     return [message["content"] for message in messages[1:]]
 
 
-def test_character_can_be_used_in_three_lines() -> None:
+def test_character_can_be_used_in_three_lines_of_code() -> None:
     kitten = Character("小猫咪", KITTEN, llm=lambda messages: f"喵 ({len(messages)})")
 
     assert kitten.chat(user="怪叔叔", text="嘿 *抓住了小猫咪*") == "喵 (2)"
@@ -137,7 +137,7 @@ def test_vectors_of_another_model_are_recomputed(tmp_path: Path) -> None:
     own = Character.from_jsonl(tmp_path / "a.jsonl", "A")
     theirs = Character.from_jsonl(tmp_path / "a.jsonl", "A", embedding=letters)
 
-    assert len(own.vecs[0]) == len(DEFAULT_EMBEDDER.query("x"))
+    assert len(own.vecs[0]) == len(DEFAULT_EMBEDDER.query_function("x"))
     assert list(theirs.vecs[0]) == [1, 0]
 
 

@@ -9,7 +9,7 @@ LONG = pytest.param("字" * 9000, marks=pytest.mark.slow)
 
 @pytest.mark.parametrize("text", ["", "\0", "\ud800", " " * 100_000, LONG])
 def test_any_text_gets_a_vector(text: str) -> None:
-    assert len(DEFAULT_EMBEDDER.document(text)) == 384
+    assert len(DEFAULT_EMBEDDER.document_function(text)) == 384
 
 
 @pytest.mark.parametrize(

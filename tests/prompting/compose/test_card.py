@@ -5,7 +5,7 @@ import time
 import pytest
 
 from bot.chat.session import Session
-from bot.prompting.compose.card_macros import choose_greeting, seeded_random
+from bot.prompting.compose.card_macros import choose_greeting, make_random_generator
 from bot.prompting.presets.preset import Preset
 from tests.attacks import attacks, expanded
 from tests.prompting.samples import draft, history, shown
@@ -155,17 +155,23 @@ def test_user_persona_cannot_add_the_description_of_somebody_else() -> None:
 def test_first_greeting_is_used_unless_another_is_chosen_by_number() -> None:
     one = preset(greeting="Hi {{user}}.", alternate_greetings=["Ho {{user}}.", "Hu"])
 
-    assert choose_greeting(one, make_incoming(), rng=seeded_random("")) == "Hi Alice."
-    assert choose_greeting(one, make_incoming(), rng=seeded_random(""), number=2) == "Ho Alice."
-    assert choose_greeting(one, make_incoming(), rng=seeded_random(""), number=9) == "Hu"
-    assert choose_greeting(preset(), make_incoming(), rng=seeded_random("")) is None
+    assert choose_greeting(one, make_incoming(), rng=make_random_generator("")) == "Hi Alice."
+    assert (
+        choose_greeting(one, make_incoming(), rng=make_random_generator(""), number=2)
+        == "Ho Alice."
+    )
+    assert choose_greeting(one, make_incoming(), rng=make_random_generator(""), number=9) == "Hu"
+    assert choose_greeting(preset(), make_incoming(), rng=make_random_generator("")) is None
 
 
 @pytest.mark.parametrize("macros", [False, True])
 def test_greeting_of_more_than_ten_messages_is_cut(macros: bool) -> None:
     longest, longer = ("a" * 20_000, "{{user}}" + "a" * 20_000)
     one = preset(greeting=longest, alternate_greetings=[longer], macros=macros)
-    said = [choose_greeting(one, make_incoming(), rng=seeded_random(""), number=n) for n in (1, 2)]
+    said = [
+        choose_greeting(one, make_incoming(), rng=make_random_generator(""), number=n)
+        for n in (1, 2)
+    ]
 
     assert said[0] == longest
     assert said[1] == (("Alice" if macros else "{{user}}") + longest)[:19_999] + "…"

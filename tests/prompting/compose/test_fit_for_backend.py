@@ -90,7 +90,7 @@ async def test_lore_is_limited_to_a_share_of_the_models_context() -> None:
     lively = preset(lorebook={"entries": entries})
 
     limit = await find_prompt_limit_if_needed(lively, backend)
-    draft = compose(lively, Session(1, ()), make_incoming("hi"), model_limit=limit)
+    draft = compose(lively, Session(1, ()), make_incoming("hi"), max_prompt_tokens=limit)
 
     assert limit == 400
     assert (

@@ -37,7 +37,7 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
-def test_shipped_presets_are_in_export_form() -> None:
+def test_shipped_presets_are_in_exported_form() -> None:
     presets = load_presets(SHIPPED)
 
     assert {"assistant", "marlowe", "兰亭", "coder"} <= set(presets)

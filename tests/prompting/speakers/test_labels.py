@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bot.chat.incoming import Person
 from bot.chat.session import Turn
-from bot.prompting.speakers import SpeakerLabels, clean_name, label_speakers, uses_tags
+from bot.prompting.speakers import SpeakerLabels, clean_name, label_speakers, should_tag_turns
 from bot.prompting.text.confusables import confusable_skeleton
 from tests.attacks import attacks, expanded
 
@@ -200,8 +200,8 @@ def test_hostile_names_and_texts_cannot_forge_labels(attack: dict[str, Any]) -> 
 def test_tags_are_added_from_the_second_speaker_on() -> None:
     alice, bob = Person("a:1", "Alice"), Person("a:2", "Alice")
     alone = [said("one", alice), said("two", preset="nora"), said("three")]
-    assert not uses_tags("default", alone, "nora")
-    assert uses_tags("default", [*alone, said("four", bob)], "nora")
-    assert uses_tags("default", [*alone, said("four", preset="marlowe")], "nora")
-    assert uses_tags("add", alone, "nora")
-    assert not uses_tags("not_add", [*alone, said("four", bob)], "nora")
+    assert not should_tag_turns("default", alone, "nora")
+    assert should_tag_turns("default", [*alone, said("four", bob)], "nora")
+    assert should_tag_turns("default", [*alone, said("four", preset="marlowe")], "nora")
+    assert should_tag_turns("add", alone, "nora")
+    assert not should_tag_turns("not_add", [*alone, said("four", bob)], "nora")
