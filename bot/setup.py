@@ -86,9 +86,9 @@ INCLUDED_MODEL = "included"
 _LOCAL_PROVIDER_PREFIX = "TROUPE_PROVIDERS__LOCAL__"
 _TRIAL_QUESTION = "Say hello in one short sentence."
 _MAX_ANSWER_TOKENS = 64
-_FIND_TIMEOUT_SECONDS = 2.0
+_SEARCH_TIMEOUT_SECONDS = 2.0
 _ANSWER_TIMEOUT_SECONDS = 60.0
-_EMBEDDING_MODEL = re.compile(r"embed|\b(bge|e5|gte)\b|minilm|paraphrase", re.IGNORECASE)
+_EMBEDDER_PATTERN = re.compile(r"embed|\b(bge|e5|gte)\b|minilm|paraphrase", re.IGNORECASE)
 
 
 @value_class
@@ -150,16 +150,14 @@ def _keep_letters(text: str) -> str:
 async def find_local_services() -> Mapping[str, Sequence[str]]:
     """Return the models of local servers that answer on their usual ports, by provider."""
     async with asyncio.TaskGroup() as group:
-        tasks = {
-            name: group.create_task(_list_local_models(name)) for name in sorted(KEYLESS_SERVICES)
-        }
+        tasks = {name: group.create_task(_local_models(name)) for name in sorted(KEYLESS_SERVICES)}
     return {name: models for name, task in tasks.items() if (models := task.result())}
 
 
 async def list_models(choice: ModelChoice) -> Sequence[str]:
     """Return the chat models that a service lists, if any; raise `TroupeError` if it fails."""
     async with _open_backend(choice) as backend:
-        return [one for one in await backend.list_models() if not _EMBEDDING_MODEL.search(one)]
+        return [one for one in await backend.list_models() if not _EMBEDDER_PATTERN.search(one)]
 
 
 async def try_model(choice: ModelChoice) -> str:
@@ -182,9 +180,9 @@ async def try_model(choice: ModelChoice) -> str:
     return " ".join("".join(deltas).split())
 
 
-async def _list_local_models(name: str) -> Sequence[str]:
+async def _local_models(name: str) -> Sequence[str]:
     with contextlib.suppress(TroupeError, TimeoutError):
-        async with asyncio.timeout(_FIND_TIMEOUT_SECONDS):
+        async with asyncio.timeout(_SEARCH_TIMEOUT_SECONDS):
             return await list_models(ModelChoice(provider=name))
     return ()
 

@@ -93,12 +93,12 @@ def read_card(data: bytes, source: str) -> Card:
     `source` is the file's name in errors.
     """
     try:
-        return _read_card(data)
+        return _parse_card(data)
     except PresetError as error:
         raise error.prefixed_with(source) from None
 
 
-def _read_card(data: bytes) -> Card:
+def _parse_card(data: bytes) -> Card:
     if len(data) > MAX_FILE_BYTES:
         limit = MAX_FILE_BYTES // 2**20
         raise PresetError.translatable(
@@ -122,10 +122,9 @@ def encode_card(card: Card, container: CardContainer) -> bytes:
         case CardContainer.JSON:
             return dump_json(card.content, indent=2)
         case CardContainer.PNG:
-            v3_json = dump_json(card.content) if card.spec is CardSpec.V3 else None
-            v2_card = card.older_card or (
-                _to_v2(card) if card.spec is CardSpec.V3 else card.content
-            )
+            is_v3 = card.spec is CardSpec.V3
+            v3_json = dump_json(card.content) if is_v3 else None
+            v2_card = card.older_card or (_to_v2(card) if is_v3 else card.content)
             image = find_character_image(card) or png.blank_image()
             return png.encode_png(image, v2_json=dump_json(v2_card), v3_json=v3_json)
         case CardContainer.CHARX:

@@ -107,8 +107,8 @@ def _read_talkativeness(card: Card) -> float | None:
 def _is_for_adults(card: Card) -> bool:
     """Return whether a card has the tag `nsfw`, as in SillyTavern, or RisuAI's flag `nsfw`."""
     flag_containers = (card.fields.values, card.extensions, card.extensions.get("risuai"))
-    has_flag = any(JsonFields(one).values.get("nsfw") is True for one in flag_containers)
-    return has_flag or any(tag.strip().lower() == "nsfw" for tag in card.fields.texts("tags"))
+    has_nsfw_flag = any(JsonFields(one).values.get("nsfw") is True for one in flag_containers)
+    return has_nsfw_flag or any(tag.strip().lower() == "nsfw" for tag in card.fields.texts("tags"))
 
 
 def _read_lorebook(card: Card, source: str) -> Json | None:

@@ -119,12 +119,12 @@ def read_character_content(file: Path, content: bytes) -> CharacterFile:
 def _find_reader(file: Path) -> Callable[[bytes], CharacterData]:
     suffix = file.suffix.lower()
     plugin = enabled_plugins("importers").get(suffix.removeprefix("."))
-    reader = partial(_run_plugin, plugin) if plugin else _READERS.get(suffix)
+    reader = partial(_run_plugin, plugin) if plugin else _READERS_BY_SUFFIX.get(suffix)
     if reader is None:
         raise CharacterError.translatable(
             "{suffix} files cannot be read as characters; use {names}",
             suffix=file.suffix,
-            names=", ".join(sorted(_READERS)),
+            names=", ".join(sorted(_READERS_BY_SUFFIX)),
         )
     return reader
 
@@ -153,7 +153,7 @@ def _make_character_file(data: CharacterData) -> CharacterFile:
     return {"persona": data.persona, **_HARUHI_TOKEN_BUDGET}, data.texts
 
 
-_READERS: Mapping[str, Callable[[bytes], CharacterData]] = {
+_READERS_BY_SUFFIX: Mapping[str, Callable[[bytes], CharacterData]] = {
     ".jsonl": _read_haruhi_jsonl,
     ".zip": read_haruhi_zip,
 }

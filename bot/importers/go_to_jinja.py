@@ -36,7 +36,7 @@ _TOKEN = re.compile(
 )
 _FORMAT_VERB = re.compile(r"%(.?)", re.DOTALL)
 _COMPARISON_OPERATORS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_FUNCTIONS = frozenset(
+_GO_FUNCTIONS = frozenset(
     {"and", "index", "json", "len", "not", "or", "print", "printf", "slice", "currentDate"}
     | _COMPARISON_OPERATORS.keys()
 )
@@ -46,7 +46,7 @@ _UNKNOWN_TOKEN_PROBLEMS = {
     "`": marked("unterminated raw quoted string"),
 }
 _MAX_TEMPLATE_CHARS = 64 * 1024  # the render process's limit
-_MAX_DEPTH = 100  # protects the stack
+_MAX_NESTING_DEPTH = 100  # protects the stack
 _MAX_LOOPS = 4  # to limit the run time; real templates need two
 _MAX_NUMBER_CHARS = 70  # 64 binary digits with sign and prefix
 
@@ -136,16 +136,13 @@ class _Token(NamedTuple):
 def _tokenize(source: str) -> Iterator[_Token]:
     """Yield a template's tokens except spaces, with text trimmed next to `{{-` and `-}}`."""
     position, trims_next_text = 0, False
-    while opening := _OPENING_BRACES.search(source, position):
-        text = source[position : opening.start()]
+    while opening_match := _OPENING_BRACES.search(source, position):
+        text = source[position : opening_match.start()]
         text = text.lstrip(_GO_WHITESPACE) if trims_next_text else text
-        yield _Token(
-            "text",
-            text.rstrip(_GO_WHITESPACE) if opening[1] else text,
-            _line_number(source, position),
-        )
-        position = _skip_comment(source, opening.end())
-        if position == opening.end():
+        text = text.rstrip(_GO_WHITESPACE) if opening_match[1] else text
+        yield _Token("text", text, _line_number(source, position))
+        position = _skip_comment(source, opening_match.end())
+        if position == opening_match.end():
             yield _Token("{{", "{{", _line_number(source, position))
             while not _CLOSING_BRACES.match(source, position):
                 token = _read_token(source, position)
@@ -155,9 +152,8 @@ def _tokenize(source: str) -> Iterator[_Token]:
             yield _Token("}}", "}}", _line_number(source, position))
         closing_match = _CLOSING_BRACES.match(source, position)
         if closing_match is None:
-            raise _error(
-                _line_number(source, position), marked("comment ends before closing delimiter")
-            )
+            line_number = _line_number(source, position)
+            raise _error(line_number, marked("comment ends before closing delimiter"))
         position, trims_next_text = closing_match.end(), closing_match["trim"] is not None
     text = source[position:].lstrip(_GO_WHITESPACE) if trims_next_text else source[position:]
     yield _Token("text", text, _line_number(source, position))
@@ -165,8 +161,8 @@ def _tokenize(source: str) -> Iterator[_Token]:
 
 
 def _skip_comment(source: str, position: int) -> int:
-    if comment := _COMMENT.match(source, position):
-        return comment.end()
+    if comment_match := _COMMENT.match(source, position):
+        return comment_match.end()
     if source.startswith(("/*", " /*"), position):
         raise _error(_line_number(source, position), marked("unclosed comment"))
     return position
@@ -203,7 +199,7 @@ class _Translator:
         self._assigned_names = assigned_names  # with `=`, perhaps in a loop or branch
         self._dot = _ROOT_VALUE
         self._variables = {"$": _ROOT_VALUE}
-        self._loop_depth = self._depth = 0
+        self._loop_depth = self._nesting_depth = 0
         self._indent = indent
         self._used_names: Counter[str] = Counter()
         self._has_printed_response = False
@@ -346,7 +342,7 @@ class _Translator:
         outer_variables = dict(self._variables)
         yield
         self._variables = outer_variables
-        self._depth -= 1
+        self._nesting_depth -= 1
 
     def _unique_name(self, name: str) -> str:
         self._used_names[name] += 1
@@ -366,7 +362,7 @@ class _Translator:
             self._position += 1
             value = self._read_command(context, [value])
         self._expect(closing_text, context)
-        self._depth -= 1
+        self._nesting_depth -= 1
         return value, variables, is_declared
 
     def _read_variables(self, context: str) -> tuple[tuple[str, ...], bool]:
@@ -392,7 +388,7 @@ class _Translator:
     def _read_command(self, context: str, piped_values: Sequence[_Value]) -> _Value:
         first_token = self._peek()
         operands: list[_Value] = []
-        is_call = first_token.kind == "name" and first_token.text in _FUNCTIONS
+        is_call = first_token.kind == "name" and first_token.text in _GO_FUNCTIONS
         self._position += is_call
         while not (self._peek().kind in {"}}", "closing", "eof"} or self._peek().text == "|"):
             operands.append(self._read_operand(context))
@@ -419,7 +415,7 @@ class _Translator:
                 variable = self._find_variable(text.partition(".")[0])
                 return self._access_fields(variable, token.field_names)
             case "name", name:
-                if name not in _FUNCTIONS | _LITERALS.keys():
+                if name not in _GO_FUNCTIONS | _LITERALS.keys():
                     raise self._error(marked('function "{name}" not defined'), name=name)
                 return _LITERALS.get(name) or self._translate_call(name, [])
             case "operator", ".":
@@ -547,9 +543,9 @@ class _Translator:
         return self._variables[name]
 
     def _enter_scope(self) -> None:
-        self._depth += 1
-        if self._depth > _MAX_DEPTH:
-            raise self._error(marked("nested deeper than {limit}"), limit=_MAX_DEPTH)
+        self._nesting_depth += 1
+        if self._nesting_depth > _MAX_NESTING_DEPTH:
+            raise self._error(marked("nested deeper than {limit}"), limit=_MAX_NESTING_DEPTH)
 
     def _expect(self, closing_text: str, context: str) -> None:
         if not self._peek().text.startswith(closing_text):
@@ -579,12 +575,10 @@ class _Translator:
         )
 
 
-def _error(line_number: int, problem: str, **values: object) -> TemplateError:
+def _error(line: int, problem: str, **values: object) -> TemplateError:
     """Return an error in Go's wording for an unnamed template."""
     text = translatable(problem, **values)
-    return TemplateError.translatable(
-        "template: :{line}: {problem}", line=line_number, problem=text
-    )
+    return TemplateError.translatable("template: :{line}: {problem}", line=line, problem=text)
 
 
 def _element_type(type_name: str) -> str:

@@ -57,18 +57,18 @@ class _InstructTemplateBuilder:
         self._texts = texts
         self._newline = "\n" if data.get("wrap", True) else ""
         self._narrates_as_user = bool(data.get("system_same_as_user"))
-        self._behavior = _names_behavior(data)
+        self._names_behavior = _names_behavior(data)
         self._expands_macros = expands_macros
         self._uses_name_macros = expands_macros and any(
             _MACRO.search(text) for key, text in texts.items() if key != "stop_sequence"
         )
         # `force` means names in groups only, which Troupe's own tags provide.
-        self.has_names = self._uses_name_macros or self._behavior == "always"
+        self.has_names = self._uses_name_macros or self._names_behavior == "always"
 
     @property
     def naming_mode(self) -> str:
         """The value of `user_name_in_message`, which is "add" if the template has name macros."""
-        return "add" if self._uses_name_macros else _NAMING_MODE_BY_BEHAVIOR[self._behavior]
+        return "add" if self._uses_name_macros else _NAMING_MODE_BY_BEHAVIOR[self._names_behavior]
 
     @property
     def jinja(self) -> str:
@@ -139,11 +139,11 @@ class _InstructTemplateBuilder:
     @property
     def _name_condition(self) -> str:
         """The Jinja condition for showing names; SillyTavern's `force` means only in groups."""
-        return "char and is_group" if self._behavior == "force" else "char"
+        return "char and is_group" if self._names_behavior == "force" else "char"
 
     def _name_label(self, name: str, separator: str = ": ") -> str:
         """Return a Jinja expression for the speaker's name before a text, or "" without names."""
-        if self._behavior == "none" or not self.has_names:
+        if self._names_behavior == "none" or not self.has_names:
             return ""
         return f"({name} ~ {_quote(separator)} if {name} and {self._name_condition} else '')"
 

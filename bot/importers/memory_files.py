@@ -203,12 +203,12 @@ def _read_memory(text: str, fields: JsonFields, base_memory: Memory) -> Memory |
 
 def _memory_fields(memory: Memory, person_id: str) -> dict[str, object]:
     subject = memory.subject
-    about: object = _ABOUT_PLACE
+    about_value: object = _ABOUT_PLACE
     if subject.kind is SubjectKind.PERSON:
-        about = _ABOUT_ME if subject.key == person_id else {"person": subject.name}
+        about_value = _ABOUT_ME if subject.key == person_id else {"person": subject.name}
     elif subject.kind is SubjectKind.CHARACTER:
-        about = {"character": subject.name}
-    fields: dict[str, object] = {"about": about, "kind": memory.kind.value}
+        about_value = {"character": subject.name}
+    fields: dict[str, object] = {"about": about_value, "kind": memory.kind.value}
     if memory.since:
         fields["since"] = datetime.fromtimestamp(memory.since, UTC).isoformat()
     return fields | ({"pinned": True} if memory.is_pinned else {})

@@ -84,10 +84,10 @@ class _ModelfileParser:
         self._position = 0
 
     def parse(self) -> Iterator[ModelfileCommand]:
-        while self._skip_matching(_BLANKS) < len(self._text):
+        while self._skip_match(_BLANKS) < len(self._text):
             yield self._read_command()
 
-    def _skip_matching(self, pattern: re.Pattern[str]) -> int:
+    def _skip_match(self, pattern: re.Pattern[str]) -> int:
         pattern_match = pattern.match(self._text, self._position)
         self._position = pattern_match.end() if pattern_match else self._position
         return self._position
@@ -111,7 +111,7 @@ class _ModelfileParser:
     def _read_word(self, char_pattern: re.Pattern[str]) -> tuple[str, str]:
         """Read a word; return it and the character after it."""
         begin = self._position
-        end = self._skip_matching(char_pattern)
+        end = self._skip_match(char_pattern)
         if end == len(self._text):
             raise PresetError(_UNEXPECTED_END)
         self._position += 1
@@ -140,7 +140,7 @@ class _ModelfileParser:
     def _read_line(self) -> str:
         """Read the rest of the line with its line break; drop the characters that ollama drops."""
         begin = self._position
-        text = self._text[begin : self._skip_matching(_REST_OF_LINE)]
+        text = self._text[begin : self._skip_match(_REST_OF_LINE)]
         self._position += 1
         return "".join(one for one in text if one in " \t" or _is_printable(one))
 
@@ -162,7 +162,7 @@ def _quote(text: str) -> str:
 
 
 # The type of each parameter in ollama's api.Options.
-_SAMPLING_PARAMETER_TYPES: dict[str, type[int] | type[float]] = {
+_PARAMETER_TYPES: dict[str, type[int] | type[float]] = {
     **dict.fromkeys(("temperature", "top_p", "min_p", "typical_p"), float),
     **dict.fromkeys(("repeat_penalty", "presence_penalty", "frequency_penalty"), float),
     **dict.fromkeys(("mirostat_tau", "mirostat_eta"), float),
@@ -175,7 +175,7 @@ _ENGINE_PARAMETERS = frozenset(
 )
 """Parameters that configure ollama's engine, and two that it now ignores."""
 
-_OTHER_COMMANDS = _OMITTED_COMMANDS | {"model", "template", "system", "message", "stop"}
+_SKIPPED_NAMES = _OMITTED_COMMANDS | {"model", "template", "system", "message", "stop"}
 _DEFAULT_CONTEXT_TOKENS = 4096  # tokens, if `num_ctx` is missing
 _ANSWER_DIVISOR = 4  # of the context, reserved for the answer if `num_predict` is missing
 
@@ -202,10 +202,10 @@ def preset_from_modelfile(
         **_token_budget(arguments),
     }
     if template := arguments.get("template"):
-        jinja = jinja_from_go(template)
-        string_templates, is_exact = extract_string_templates(JinjaTemplate(jinja))
+        jinja_source = jinja_from_go(template)
+        string_templates, is_exact = extract_string_templates(JinjaTemplate(jinja_source))
         data["parameters"] |= string_templates
-        data["template"] = None if is_exact else jinja
+        data["template"] = None if is_exact else jinja_source
     return validate_preset(data, f"Modelfile of {name!r}")
 
 
@@ -279,7 +279,7 @@ def _list_commands(preset: Preset) -> Iterator[ModelfileCommand]:
 
 def _parameter_command(preset: Preset, key: str, value: object) -> ModelfileCommand:
     name = "num_predict" if key == "max_tokens" else key
-    if name not in _SAMPLING_PARAMETER_TYPES:
+    if name not in _PARAMETER_TYPES:
         raise PresetError.translatable(
             "preset {preset}: ollama has no parameter {key}; remove it",
             preset=repr(preset.name),
@@ -323,12 +323,10 @@ def _parse_message(argument: str) -> dict[str, str]:
 def _parse_parameters(arguments: Mapping[str, str]) -> dict[str, Any]:
     parameters: dict[str, Any] = {}
     for name, text in arguments.items():
-        if name in _SAMPLING_PARAMETER_TYPES:
+        if name in _PARAMETER_TYPES:
             parameters[name] = _parse_number(name, text)
-        elif name not in _ENGINE_PARAMETERS | _OTHER_COMMANDS:
-            names = difflib.get_close_matches(
-                name, [*_SAMPLING_PARAMETER_TYPES, "stop"], n=1, cutoff=0.75
-            )
+        elif name not in _ENGINE_PARAMETERS | _SKIPPED_NAMES:
+            names = difflib.get_close_matches(name, [*_PARAMETER_TYPES, "stop"], n=1, cutoff=0.75)
             hint = (
                 translatable("; did you mean {name}?", name=repr(names[0])) if names else EMPTY_TEXT
             )
@@ -356,7 +354,7 @@ def _token_budget(arguments: Mapping[str, str]) -> dict[str, int]:
 
 
 def _parse_number(name: str, text: str) -> float:
-    number_type = _SAMPLING_PARAMETER_TYPES[name]
+    number_type = _PARAMETER_TYPES[name]
     try:
         return number_type(text)
     except ValueError:
@@ -415,26 +413,24 @@ def _probe_messages(texts: tuple[str, ...]) -> list[dict[str, str]]:
 def _split_blocks(
     single_prompt: str, chat_prompt: str, prompt_with_system: str, *, requires_newline: bool
 ) -> dict[str, str] | None:
-    before_user, _, after_user = single_prompt.partition(_USER)
-    user_to_answer, answer, tail = chat_prompt.removeprefix(before_user + _USER).partition(
-        _ASSISTANT
-    )
-    question = before_user + _USER_2 + after_user
-    after_answer = tail.removesuffix(question)
+    prefix, _, suffix = single_prompt.partition(_USER)
+    user_to_answer, answer, tail = chat_prompt.removeprefix(prefix + _USER).partition(_ASSISTANT)
+    question = prefix + _USER_2 + suffix
+    answer_suffix = tail.removesuffix(question)
     if (
         not answer
         or not tail.endswith(question)
-        or (requires_newline and not after_answer.endswith("\n"))
+        or (requires_newline and not answer_suffix.endswith("\n"))
     ):
         return None
-    end = _find_block_end(user_to_answer, after_user)
+    end = _find_block_end(user_to_answer, suffix)
     if end is None:
         return None
-    before_answer, after_answer = user_to_answer[end + 1 :], after_answer.removesuffix("\n")
+    answer_prefix, answer_suffix = user_to_answer[end + 1 :], answer_suffix.removesuffix("\n")
     blocks = {
-        "user_template": before_user + "{{user}}" + after_user[:end],
-        "assistant_template": before_answer + "{{assistant}}" + after_answer,
-        "end_template": after_user[end + 1 :],
+        "user_template": prefix + "{{user}}" + suffix[:end],
+        "assistant_template": answer_prefix + "{{assistant}}" + answer_suffix,
+        "end_template": suffix[end + 1 :],
     }
     system_block = prompt_with_system.removesuffix("\n" + single_prompt)
     if _SYSTEM in system_block and system_block != prompt_with_system:
@@ -450,8 +446,6 @@ def _find_block_end(user_to_answer: str, user_to_end: str) -> int | None:
     position = user_to_end.find("\n")
     while user_to_end[position + 1 : position + 2] == "\n":
         position += 1
-    common_prefix = user_to_end[: position + 1]
+    block = user_to_end[: position + 1]
     has_end = bool(user_to_end[position + 1 :].strip())
-    return (
-        position if position >= 0 and has_end and user_to_answer.startswith(common_prefix) else None
-    )
+    return position if position >= 0 and has_end and user_to_answer.startswith(block) else None

@@ -42,9 +42,9 @@ def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     if grammar := fields.text("grammar_string").strip() or fields.text("grammar").strip():
         parameters["grammar"] = grammar
     unsupported_samplers = _SAMPLERS["unsupported"].items()
-    omitted = [name for name, off in unsupported_samplers if data.get(name) not in (None, off)]
-    omitted += [f"{name} (the engine's own is used)" for name in _ORDER_KEYS if data.get(name)]
-    notes += [f"{', '.join(omitted)} omitted: no engine here supports them"] if omitted else []
+    samplers = [name for name, off in unsupported_samplers if data.get(name) not in (None, off)]
+    samplers += [f"{name} (the engine's own is used)" for name in _ORDER_KEYS if data.get(name)]
+    notes += [f"{', '.join(samplers)} omitted: no engine here supports them"] if samplers else []
     return {"parameters": parameters, **_read_token_limits(fields)}, notes
 
 
@@ -122,8 +122,8 @@ def _read_script(fields: JsonFields, name: str) -> dict[str, object]:
     pattern, flags = match.groups() if (match := _REGEX_LITERAL.fullmatch(find)) else (find, "")
     find = f"/{_BARE_SLASH.sub(lambda slash: slash[1] or chr(92) + '/', pattern)}/{flags}"
     has_known_macros = not set(find_unknown_macros([replacement])) - {"match"}
-    skips_newest = (fields.integer("minDepth") or 0) > 0
-    if not (is_active and has_known_macros) or skips_newest or fields.number("substituteRegex"):
+    skips_answer = (fields.integer("minDepth") or 0) > 0
+    if not (is_active and has_known_macros) or skips_answer or fields.number("substituteRegex"):
         return {"name": name}
     trim_texts = fields.texts("trimStrings")
     return {"name": name, "find": find, "replace": _without_html(replacement), "trim": trim_texts}
@@ -239,9 +239,9 @@ def unsupported_feature_notes(preset: Preset) -> Sequence[Text]:
 
 
 def _preset_texts(preset: Preset) -> Iterator[str]:
-    main = (preset.system, preset.persona, preset.personality, preset.scenario, preset.story_string)
-    other_texts = (preset.post_history_instructions, *preset.greetings, *preset.group_greetings)
-    yield from filter(None, (*main, *other_texts))
+    yield from filter(None, (preset.system, preset.persona, preset.personality, preset.scenario))
+    yield from filter(None, (preset.story_string, preset.post_history_instructions))
+    yield from filter(None, (*preset.greetings, *preset.group_greetings))
     yield from (message.text for message in preset.messages)
     yield from (prompt.content for prompt in preset.prompts)
     book = preset.parsed_lorebook

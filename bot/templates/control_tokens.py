@@ -218,8 +218,8 @@ def _parse_marks(
 def _merge_neighbors(spans: Iterable[TextSpan]) -> list[TextSpan]:
     nonempty_spans = (span for span in spans if span.text)
     return [
-        TextSpan("".join(span.text for span in group), trusted)
-        for trusted, group in groupby(nonempty_spans, key=lambda span: span.trusted)
+        TextSpan("".join(span.text for span in group), is_trusted)
+        for is_trusted, group in groupby(nonempty_spans, key=lambda span: span.trusted)
     ]
 
 

@@ -80,9 +80,9 @@ class GenerationTagExtension(Extension):
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_body"), [], [], body).set_lineno(line)
+        return nodes.CallBlock(self.call_method("_render_body"), [], [], body).set_lineno(line)
 
-    def _body(self, caller: Callable[[], str]) -> str:
+    def _render_body(self, caller: Callable[[], str]) -> str:
         return caller()
 
 

@@ -293,7 +293,7 @@ _ROLE_WORDS = frozenset(
 
 
 async def find_added_text(template: ModelTemplate, renderer: Renderer) -> str:
-    """Return the text that a template adds, or "" if its family is known; raises like `render`."""
+    """Return what a template of an unknown family adds to prompts, or ""; raises like `render`."""
     if template.source is None or detect_family(template.source) is not None:
         return ""
     prompt = await renderer.render(_ADDED_TEXT_PROBE, TemplateChoice(), template)

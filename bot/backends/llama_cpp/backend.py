@@ -139,8 +139,8 @@ class LlamaCpp(Backend, ConversationMemory):
             ModelInMemory(
                 one.path.stem,
                 one.engine.slot_count,
-                one.slots.busy_count,
-                one.slots.owned_count,
+                one.slots.busy_slot_count,
+                one.slots.owned_slot_count,
                 one.queue.waiting_count,
             )
             for one in self._loaded_models()

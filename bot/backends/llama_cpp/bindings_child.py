@@ -74,8 +74,8 @@ class ServedModel:
             for token in range(llama.n_vocab())
             if llama_cpp.llama_vocab_is_eog(self._vocabulary, token)
         )
-        model_limit = llama.metadata.get(f"{llama.metadata['general.architecture']}.context_length")
-        self.context_tokens = min(context_tokens, int(model_limit or context_tokens))
+        max_context = llama.metadata.get(f"{llama.metadata['general.architecture']}.context_length")
+        self.context_tokens = min(context_tokens, int(max_context or context_tokens))
 
     def generate(
         self, request: CompletionRequest, is_cancelled: Callable[[], bool]
@@ -137,15 +137,15 @@ class ServedModel:
         llama = self._llama
         try:
             with path.open("rb") as file:
-                tokens, state_bytes = np.load(file), np.load(file).tobytes()
+                tokens, state_data = np.load(file), np.load(file).tobytes()
             input_ids = np.zeros_like(llama.input_ids)
             input_ids[: len(tokens)] = tokens
             state = LlamaState(
                 input_ids=input_ids,
                 scores=llama.scores[: len(tokens)],
                 n_tokens=len(tokens),
-                llama_state=state_bytes,
-                llama_state_size=len(state_bytes),
+                llama_state=state_data,
+                llama_state_size=len(state_data),
                 seed=llama_cpp.LLAMA_DEFAULT_SEED,
             )
             llama.load_state(state)
@@ -159,12 +159,12 @@ class ServedModel:
 
     def _decode_prompt(self, prompt: list[int], is_cancelled: Callable[[], bool]) -> int:
         """Decode the prompt except its last batch; return how many of its tokens were cached."""
-        cached_count = int(Llama.longest_token_prefix(self._llama.eval_tokens, prompt))
-        for end in range(cached_count + _BATCH_TOKENS, len(prompt), _BATCH_TOKENS):
+        cached_tokens = int(Llama.longest_token_prefix(self._llama.eval_tokens, prompt))
+        for batch_end in range(cached_tokens + _BATCH_TOKENS, len(prompt), _BATCH_TOKENS):
             if is_cancelled():
                 break
-            next(self._llama.generate(prompt[:end], temp=0))
-        return min(cached_count, len(prompt) - 1)  # a cached last token is decoded again
+            next(self._llama.generate(prompt[:batch_end], temp=0))
+        return min(cached_tokens, len(prompt) - 1)  # a cached last token is decoded again
 
     def _make_detokenizer(self, request: CompletionRequest) -> Detokenizer:
         # A control token has no text, so as a stop string it is matched by its id.
@@ -307,9 +307,7 @@ class BindingsServer:
 
 
 def _to_event(chunk: GeneratedChunk, prompt_tokens: int) -> bytes:
-    body: dict[str, object] = {
-        "choices": [{"text": chunk.text, "finish_reason": chunk.finish_reason}]
-    }
+    body: dict[str, Any] = {"choices": [{"text": chunk.text, "finish_reason": chunk.finish_reason}]}
     if chunk.finish_reason is None:
         return b"data: " + msgspec.json.encode(body) + b"\n\n"
     body["usage"] = {

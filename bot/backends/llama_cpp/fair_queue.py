@@ -42,7 +42,7 @@ class FairQueue:
         self._max_waiting_count = max_waiting_count
         self._clock = clock
         self._waiting_tickets: list[Ticket] = []
-        self._running_by_chat: Counter[str] = Counter()
+        self._slots_by_chat: Counter[str] = Counter()
         self._shares = ChatShares(clock, slot_count)
         self._ticket_count = self._served_count = 0
         # By requester: the value of `_served_count` when it was last served.
@@ -57,10 +57,8 @@ class FairQueue:
     def hold_ticket(self, chat_id: str, person_id: str | None) -> Iterator[Ticket]:
         """Queue for a slot, then hold it; raise `BackendUnavailable` if the queue is full."""
         self._ticket_count += 1
-        requesters = (
-            (f"chat {chat_id}", f"person {person_id}") if person_id else (f"chat {chat_id}",)
-        )
-        ticket = Ticket(chat_id, requesters, self._ticket_count)
+        requesters = [f"chat {chat_id}", *([f"person {person_id}"] if person_id else [])]
+        ticket = Ticket(chat_id, tuple(requesters), self._ticket_count)
         self._waiting_tickets.append(ticket)
         self._admit_waiting_tickets()
         # Checked only now, because a request may have to wait while a slot is free for other chats.
@@ -71,7 +69,7 @@ class FairQueue:
             yield ticket
         finally:
             if ticket.admission.is_set():
-                self._running_by_chat -= Counter([chat_id])
+                self._slots_by_chat -= Counter([chat_id])
                 self._record_duration(self._clock.monotonic() - ticket.admitted_at)
             else:
                 self._waiting_tickets.remove(ticket)
@@ -98,7 +96,7 @@ class FairQueue:
 
     @property
     def _free_slot_count(self) -> int:
-        return self._slot_count - self._running_by_chat.total()
+        return self._slot_count - self._slots_by_chat.total()
 
     def _admit_waiting_tickets(self) -> None:
         while self._free_slot_count and (
@@ -108,9 +106,9 @@ class FairQueue:
             self._waiting_tickets.remove(ticket)
             self._served_count += 1
             self._last_service_numbers.update(dict.fromkeys(ticket.requesters, self._served_count))
-            other_slot_count = self._running_by_chat.total() - self._running_by_chat[ticket.chat_id]
+            other_slot_count = self._slots_by_chat.total() - self._slots_by_chat[ticket.chat_id]
             self._shares.record_slot_use(ticket.chat_id, other_slot_count)
-            self._running_by_chat[ticket.chat_id] += 1
+            self._slots_by_chat[ticket.chat_id] += 1
             ticket.admitted_at = self._clock.monotonic()
             ticket.admission.set()
 
@@ -120,7 +118,7 @@ class FairQueue:
             return True
         if not self._shares.may_take_slot(ticket.chat_id, self._free_slot_count):
             return False
-        return self._running_by_chat[ticket.chat_id] < self._shares.slot_quota(ticket.chat_id)
+        return self._slots_by_chat[ticket.chat_id] < self._shares.slot_quota(ticket.chat_id)
 
     def _priority(self, ticket: Ticket) -> tuple[int, int]:
         service_number = max(self._last_service_numbers.get(one, 0) for one in ticket.requesters)

@@ -34,7 +34,7 @@ from bot.templates.control_tokens import TextSpan, break_control_tokens
 from bot.templates.renderer import RenderedPrompt
 from bot.value_class import value_class
 
-_SEPARATOR_TEXT = "\n"  # no tokenizer merges it with following text
+_SEPARATOR = "\n"  # no tokenizer merges it with following text
 
 
 class Tokenizer:
@@ -46,14 +46,14 @@ class Tokenizer:
     def __init__(self, engine: Engine, special_tokens: SpecialTokens) -> None:
         self._engine = engine
         self._tokens = special_tokens
-        self._boundary_ids: tuple[list[int], list[int]] | None = None
+        self._prefix_and_separator_ids: tuple[list[int], list[int]] | None = None
 
     async def token_ids(self, spans: Sequence[TextSpan]) -> list[int]:
         return [token for token, _ in await self._tokenize_prompt(spans)]
 
     async def to_safe_text(self, spans: Sequence[TextSpan]) -> str:
         """Return the prompt as text, with control tokens in people's messages broken up."""
-        prefix_ids, _ = await self._detect_boundary_ids()
+        prefix_ids, _ = await self._detect_prefix_and_separator_ids()
         trusted_text = "".join(span.text for span in spans if span.trusted)
         control_tokens, added_tokens = self._tokens.control_tokens, self._tokens.added_tokens
         added_texts = (one for one in added_tokens.values() if one.strip() and one in trusted_text)
@@ -75,7 +75,7 @@ class Tokenizer:
         ]
 
     async def _tokenize_prompt(self, spans: Sequence[TextSpan]) -> list[tuple[int, bool]]:
-        prefix_ids, _ = await self._detect_boundary_ids()
+        prefix_ids, _ = await self._detect_prefix_and_separator_ids()
         token_lists = await self._tokenize_spans(spans)
         pairs = zip(token_lists, spans, strict=True)
         tokens_with_trust = [(token, span.trusted) for tokens, span in pairs for token in tokens]
@@ -88,9 +88,7 @@ class Tokenizer:
         untrusted_positions = [at for at, span in enumerate(spans) if not span.trusted]
         trusted_texts = [(spans[at].text, at > 0) for at in trusted_positions]
         trusted_ids = await self._tokenize(trusted_texts, parse_special=True)
-        marker_ids = self._tokens.added_tokens.keys() & {
-            token for ids in trusted_ids for token in ids
-        }
+        marker_ids = self._tokens.added_tokens.keys() & set[int]().union(*trusted_ids)
         ids_by_position = dict(zip(trusted_positions, trusted_ids, strict=True))
         untrusted_texts = []
         for at in untrusted_positions:
@@ -119,34 +117,34 @@ class Tokenizer:
         self, texts: Sequence[tuple[str, bool]], *, parse_special: bool
     ) -> list[list[int]]:
         """Tokenize texts; each flag says whether the text directly continues the previous one."""
-        _, separator_ids = await self._detect_boundary_ids()
-        separator, skip_count = _SEPARATOR_TEXT if separator_ids else "", len(separator_ids)
+        _, separator_ids = await self._detect_prefix_and_separator_ids()
+        separator, skip_count = _SEPARATOR if separator_ids else "", len(separator_ids)
         inputs = [separator + text if is_continuation else text for text, is_continuation in texts]
         token_lists = await self._engine.tokenize(inputs, parse_special=parse_special)
         pairs = zip(token_lists, texts, strict=True)
         return [ids[skip_count:] if is_continuation else ids for ids, (_, is_continuation) in pairs]
 
-    async def _detect_boundary_ids(self) -> tuple[list[int], list[int]]:
+    async def _detect_prefix_and_separator_ids(self) -> tuple[list[int], list[int]]:
         """Return the start token that the tokenizer adds to prompts, and the ids of a separator.
 
         Both lists may be empty. The separator is needed if the tokenizer adds a space before every
         text: inside a prompt, it is put in front of a text, and its ids are removed afterwards.
         """
-        if self._boundary_ids is None:
-            ids, separator = await self._engine.tokenize(
-                ["x", _SEPARATOR_TEXT], parse_special=False
-            )
+        if self._prefix_and_separator_ids is None:
+            texts = ["x", _SEPARATOR]
+            x_ids, separator_ids = await self._engine.tokenize(texts, parse_special=False)
             (all_ids,) = await self._engine.tokenize(["x"], parse_special=False, add_special=True)
-            texts = await self._token_texts(set(ids))
-            adds_space = bool(ids) and texts[ids[0]].startswith(" ")
-            adds_prefix = len(all_ids) > len(ids) and all_ids[1 : 1 + len(ids)] == ids
-            self._boundary_ids = all_ids[:1] if adds_prefix else [], separator if adds_space else []
-        return self._boundary_ids
+            adds_prefix = len(all_ids) > len(x_ids) and all_ids[1 : 1 + len(x_ids)] == x_ids
+            token_texts = await self._token_texts(set(x_ids))
+            adds_space = bool(x_ids) and token_texts[x_ids[0]].startswith(" ")
+            prefix_ids = all_ids[:1] if adds_prefix else []
+            self._prefix_and_separator_ids = prefix_ids, separator_ids if adds_space else []
+        return self._prefix_and_separator_ids
 
-    async def _token_texts(self, ids: set[int]) -> dict[int, str]:
+    async def _token_texts(self, token_ids: set[int]) -> dict[int, str]:
         special_texts = {**self._tokens.control_tokens, **self._tokens.added_tokens}
         texts: dict[int, str] = {}
-        for token in ids:
+        for token in token_ids:
             if token in special_texts:
                 texts[token] = special_texts[token]
             else:

@@ -59,15 +59,15 @@ async def measure_model(
 
 async def _measure_speed(backend: LlamaCpp) -> str:
     start_time = time.perf_counter()
-    reply_start: float | None = None
+    reply_time: float | None = None
     async with aclosing(backend.generate(_make_trial_prompt())) as events:
         async for event in events:
             now = time.perf_counter()
-            reply_start = reply_start or now
+            reply_time = reply_time or now
             if isinstance(event, Finish):
-                read_speed = event.usage.prompt_tokens / (reply_start - start_time)
-                write_speed = max(0, event.usage.output_tokens - 1) / max(now - reply_start, 1e-3)
-                return f"reads {read_speed:.0f} tokens/s, writes {write_speed:.0f} tokens/s"
+                prompt_speed = event.usage.prompt_tokens / (reply_time - start_time)
+                output_speed = max(0, event.usage.output_tokens - 1) / max(now - reply_time, 1e-3)
+                return f"reads {prompt_speed:.0f} tokens/s, writes {output_speed:.0f} tokens/s"
     raise BackendUnavailable("the model did not answer")
 
 

@@ -109,7 +109,7 @@ def _read_ids(path: Path) -> "array[int]":
 
 
 @dataclass(slots=True)
-class _SlotState:
+class _Slot:
     slot_number: int
     owner: SlotOwner | None = None
     """None if the slot is free; other conversations may still reuse its tokens as a prefix."""
@@ -133,17 +133,17 @@ class SlotPool:
     def __init__(self, engine: Engine, store: SlotStore) -> None:
         self._engine = engine
         self._store = store
-        self._slots = [_SlotState(number) for number in range(engine.slot_count)]
+        self._slots = [_Slot(number) for number in range(engine.slot_count)]
         self._restart_count = engine.restart_count
         self._assignment_lock = asyncio.Lock()
         self._use_count = 0
 
     @property
-    def busy_count(self) -> int:
+    def busy_slot_count(self) -> int:
         return sum(slot.is_busy for slot in self._slots)
 
     @property
-    def owned_count(self) -> int:
+    def owned_slot_count(self) -> int:
         return sum(slot.owner is not None for slot in self._slots)
 
     @asynccontextmanager
@@ -154,7 +154,7 @@ class SlotPool:
         prompt_id_array = array("i", prompt_ids)
         async with self._assignment_lock:
             await self._erase_pending_slots()
-            slot, is_exclusive = await self._assign(owner, prompt_id_array)
+            slot, is_exclusive = await self._assign_slot(owner, prompt_id_array)
             self._use_count += 1
             slot.is_busy, slot.last_use_number = True, self._use_count
             slot.token_ids, slot.is_saved = prompt_id_array, False
@@ -214,7 +214,7 @@ class SlotPool:
                 slot.clear()
                 slot.must_erase = False
 
-    async def _assign(self, owner: SlotOwner, prompt_ids: "array[int]") -> tuple[_SlotState, bool]:
+    async def _assign_slot(self, owner: SlotOwner, prompt_ids: "array[int]") -> tuple[_Slot, bool]:
         idle_slots = [each for each in self._slots if not each.is_busy]
         own_slot = next((each for each in self._slots if each.owner == owner), None)
         if own_slot is not None and not own_slot.is_busy:
@@ -232,29 +232,24 @@ class SlotPool:
         return slot, is_exclusive
 
     async def _copy_prefix(
-        self, slot: _SlotState, prompt_ids: "array[int]", idle_slots: Sequence[_SlotState]
+        self, slot: _Slot, prompt_ids: "array[int]", idle_slots: Sequence[_Slot]
     ) -> None:
-        longest_prefix_length = max(
-            _MIN_SAVED_TOKENS - 1, common_prefix_length(slot.token_ids, prompt_ids)
-        )
-        best_source: _SlotState | str | None = None
-        sources: list[tuple[_SlotState | str, array[int]]] = [
-            (one, one.token_ids) for one in idle_slots
-        ]
+        best_length = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.token_ids, prompt_ids))
+        best_source: _Slot | str | None = None
+        sources: list[tuple[_Slot | str, array[int]]] = [(one, one.token_ids) for one in idle_slots]
         sources += self._store.token_ids_by_file.items()
         for source, ids in sources:
             length = common_prefix_length(ids, prompt_ids)
-            if length > longest_prefix_length and length * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
-                longest_prefix_length, best_source = length, source
-        if isinstance(best_source, _SlotState):
+            if length > best_length and length * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
+                best_length, best_source = length, source
+        if isinstance(best_source, _Slot):
             await self._save(best_source)
-            best_source = (
-                self._store.state_file_name(best_source.owner) if best_source.owner else None
-            )
+            owner = best_source.owner
+            best_source = self._store.state_file_name(owner) if owner else None
         if best_source in self._store.token_ids_by_file:
             await self._restore(slot, best_source)
 
-    async def _save(self, slot: _SlotState) -> None:
+    async def _save(self, slot: _Slot) -> None:
         if slot.owner is None or slot.is_saved or not self._store.max_bytes:
             return
         if len(slot.token_ids) >= _MIN_SAVED_TOKENS:
@@ -268,7 +263,7 @@ class SlotPool:
                 return
         slot.is_saved = True
 
-    async def _restore(self, slot: _SlotState, file_name: str) -> bool:
+    async def _restore(self, slot: _Slot, file_name: str) -> bool:
         try:
             await self._engine.restore_slot(slot.slot_number, file_name)
         except EngineFailed as error:
@@ -292,7 +287,7 @@ def common_prefix_length(first_ids: "array[int]", second_ids: "array[int]") -> i
     return low
 
 
-def _eviction_key(slot: _SlotState, prompt_ids: "array[int]") -> tuple[bool, int, int]:
+def _eviction_key(slot: _Slot, prompt_ids: "array[int]") -> tuple[bool, int, int]:
     is_free = slot.owner is None
     return (
         not is_free,

@@ -30,7 +30,7 @@ _SECTION_TOKENS: Final = (_SECTION_TAG, _CALL_TAG, _ARGUMENTS_TAG, _CALL_END_TAG
 _CHANNEL_TOKENS: Final = (_CHANNEL_TAG, "<|message|>", "<|constrain|>", "<|start|>", "<|call|>")
 
 _NAME_FIELD_PATTERN: Final = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
-_NAMED_ARGUMENTS: Final = re.compile(r"\s*([\w.-]{1,64})\s*(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*\{")
+_LISTED_CALL: Final = re.compile(r"\s*([\w.-]{1,64})\s*(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*\{")
 _SECTION_CALL: Final = re.compile(
     rf"{re.escape(_CALL_TAG)}\s*(?:functions\.)?([\w.-]{{1,64}}?)(?::\d+)?\s*{re.escape(_ARGUMENTS_TAG)}"
 )
@@ -153,7 +153,7 @@ def _read_json_calls(answer: str, *, is_cut: bool) -> list[tuple[str, str]]:
         if isinstance(items, list):
             call_objects = (one for one in items[:MAX_TOOL_CALLS] if isinstance(one, dict))
             calls += map(_parse_call_object, call_objects)
-        elif match := _NAMED_ARGUMENTS.match(text):
+        elif match := _LISTED_CALL.match(text):
             calls += _read_named_call(match[1], text[match.end() - 1 :], is_cut=is_cut)
         elif text and not is_cut:
             calls.append(_read_call(text))
@@ -223,13 +223,13 @@ class TextCallParser:
         if self._format is ToolCallFormat.BARE:
             return self._feed_bare_call()
         markers = _CALL_BEGINNINGS[self._format]
-        starts = [at for marker in markers if (at := self._pending.find(marker)) >= 0]
-        if starts:
-            text_before, call_text = self._pending[: min(starts)], self._pending[min(starts) :]
+        offsets = [at for marker in markers if (at := self._pending.find(marker)) >= 0]
+        if offsets:
+            text_before, call_text = self._pending[: min(offsets)], self._pending[min(offsets) :]
             self._pending, self._is_calling = "", True
             return text_before + self._add_call_text(call_text)
-        held_length = max(partial_match_length(self._pending, marker) for marker in markers)
-        shown_text = self._pending[: len(self._pending) - held_length]
+        match_length = max(partial_match_length(self._pending, marker) for marker in markers)
+        shown_text = self._pending[: len(self._pending) - match_length]
         self._pending = self._pending[len(shown_text) :]
         return shown_text
 

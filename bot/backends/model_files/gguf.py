@@ -84,10 +84,8 @@ def read_special_tokens(path: Path) -> SpecialTokens:
 
 def read_pooling_type(path: Path) -> int | None:
     """Return llama.cpp's number for the pooling type, if set; raise `SettingsError` if not GGUF."""
-    header = read_header(path)
-    pooling_type = next(
-        (value for key, value in header.items() if key.endswith(_POOLING_SUFFIX)), None
-    )
+    values = (value for key, value in read_header(path).items() if key.endswith(_POOLING_SUFFIX))
+    pooling_type = next(values, None)
     return pooling_type if isinstance(pooling_type, int) else None
 
 

@@ -43,8 +43,8 @@ async def pull_model(
     repository, name_part = source
     report_progress(f"downloading from {repository} ...")
     try:
-        with model_store.staging_folder(data_dir) as staging:
-            file, published_sha256 = await _download(repository, name_part, staging)
+        with model_store.staging_folder(data_dir) as folder:
+            file, published_sha256 = await _download(repository, name_part, folder)
             model_name = model_store.validate_model_name(file.name)
             target_file = model_store.models_folder(data_dir) / f"{model_name}.gguf"
             model_store.install_file(file, target_file, sha256 or published_sha256)
@@ -67,10 +67,10 @@ async def _download(repository: str, name_part: str, folder: Path) -> tuple[Path
     ) as session:
         async with session.get(f"{hub_url}/api/models/{repository}?blobs=true") as response:
             repository_info = await response.json()
-        files: dict[str, Any] = {
+        lfs_by_file: dict[str, Any] = {
             one["rfilename"]: one.get("lfs") or {} for one in repository_info["siblings"]
         }
-        name = _pick_file(sorted(files), name_part)
+        name = _pick_file(sorted(lfs_by_file), name_part)
         url = f"{hub_url}/{repository}/resolve/{repository_info['sha']}/{quote(name)}"
         file = folder / Path(name).name
         for tries_left in reversed(range(_MAX_TRIES)):
@@ -80,7 +80,7 @@ async def _download(repository: str, name_part: str, folder: Path) -> tuple[Path
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError):
                 if not tries_left:
                     raise
-    return file, files[name].get("sha256")
+    return file, lfs_by_file[name].get("sha256")
 
 
 async def _resume_download(session: aiohttp.ClientSession, url: str, file: Path) -> None:

