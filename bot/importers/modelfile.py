@@ -417,11 +417,8 @@ def _split_blocks(
     user_to_answer, answer, tail = chat_prompt.removeprefix(prefix + _USER).partition(_ASSISTANT)
     question = prefix + _USER_2 + suffix
     answer_suffix = tail.removesuffix(question)
-    if (
-        not answer
-        or not tail.endswith(question)
-        or (requires_newline and not answer_suffix.endswith("\n"))
-    ):
+    has_newline = answer_suffix.endswith("\n") or not requires_newline
+    if not answer or not tail.endswith(question) or not has_newline:
         return None
     end = _find_block_end(user_to_answer, suffix)
     if end is None:

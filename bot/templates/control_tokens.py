@@ -138,14 +138,15 @@ def render_spans(
 
     tokens = find_control_tokens(template)
     prompt = render(messages)
-    for mark_text in (_mark_whole, _mark_stripped, _mark_between(find_split_separators(template))):
+    separators = find_split_separators(template)
+    for mark_text in (_mark_whole_text, _mark_stripped_text, _mark_between(separators)):
         spans = _locate_texts(render, messages, prompt, mark_text, tokens)
         if spans is not None:
             return spans
     break_tokens = partial(break_control_tokens, tokens=tokens)
     messages = [_map_texts(message, break_tokens) for message in messages]
     prompt = render(messages)
-    return _locate_texts(render, messages, prompt, _mark_stripped, tokens) or [
+    return _locate_texts(render, messages, prompt, _mark_stripped_text, tokens) or [
         TextSpan(prompt, trusted=True)
     ]
 
@@ -246,11 +247,11 @@ def _make_marker(mark_text: MarkText, begin: str, end: str) -> Callable[[str], s
     return lambda text: mark_text(text, begin, end)
 
 
-def _mark_whole(text: str, begin: str, end: str) -> str:
+def _mark_whole_text(text: str, begin: str, end: str) -> str:
     return f"{begin}{text}{end}" if text.strip() else text
 
 
-def _mark_stripped(text: str, begin: str, end: str) -> str:
+def _mark_stripped_text(text: str, begin: str, end: str) -> str:
     body = text.strip()
     indent = len(text) - len(text.lstrip())
     return f"{text[:indent]}{begin}{body}{end}{text[indent + len(body) :]}" if body else text
@@ -262,7 +263,7 @@ def _mark_between(separators: Sequence[str]) -> MarkText:
     def mark_text(text: str, begin: str, end: str) -> str:
         parts = pattern.split(text) if pattern else [text]
         return "".join(
-            part if index % 2 else _mark_stripped(part, begin, end)
+            part if index % 2 else _mark_stripped_text(part, begin, end)
             for index, part in enumerate(parts)
         )
 

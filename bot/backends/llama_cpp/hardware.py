@@ -15,9 +15,10 @@ def check_cpu(setting_prefix: str) -> None:
     cpuinfo_file = Path("/proc/cpuinfo")  # only Linux has this file
     if platform.machine() != "x86_64" or not cpuinfo_file.exists():
         return
-    if flags := find_missing_cpu_flags(cpuinfo_file.read_text(encoding="utf-8", errors="replace")):
+    cpuinfo_text = cpuinfo_file.read_text(encoding="utf-8", errors="replace")
+    if missing_flags := find_missing_cpu_flags(cpuinfo_text):
         raise SettingsError(
-            f"this processor lacks {', '.join(flags)}, which the built-in engine needs; "
+            f"this processor lacks {', '.join(missing_flags)}, which the built-in engine needs; "
             f"set {setting_prefix}KIND=openai and {setting_prefix}BASE_URL to a server that has "
             "a model"
         )
