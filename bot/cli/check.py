@@ -163,14 +163,14 @@ def _list_checks(
         yield "embedding", _test_embedder(settings), _CHECK_TIMEOUT_SECONDS
     for name in settings.mcp_servers:
         yield f"MCP server {name}", _test_tool_server(name, settings), None
-    for name, models in _models_by_provider(presets, settings).items():
+    for name, models in _list_models_by_provider(presets, settings).items():
         yield (
             f"provider {name}",
             _test_provider(name, models, settings, renderer),
             _CHECK_TIMEOUT_SECONDS,
         )
         for model in models if asks_models else ():
-            limited_preset = _find_lowest_limit_preset(presets, name, model)
+            limited_preset = _find_limited_preset(presets, name, model)
             answer = _ask_model(name, model, limited_preset, settings, renderer)
             yield f"answer of {name}/{model}", answer, None
     for each in presets.values():
@@ -192,7 +192,7 @@ def _read_presets_if_valid(settings: Settings) -> PresetsInFolder:
         return PresetsInFolder()
 
 
-def _models_by_provider(
+def _list_models_by_provider(
     presets: Mapping[str, Preset], settings: Settings
 ) -> Mapping[str, Sequence[str]]:
     """Return the models that presets use, by provider; without presets, the configured models."""
@@ -310,9 +310,7 @@ async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) ->
     return "offered"
 
 
-def _find_lowest_limit_preset(
-    presets: Mapping[str, Preset], provider: str, model: str
-) -> Preset | None:
+def _find_limited_preset(presets: Mapping[str, Preset], provider: str, model: str) -> Preset | None:
     """Return the preset with the lowest output limit for a model, or None if none has a limit."""
     candidates = [
         (limit, one.name, one)

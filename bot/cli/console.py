@@ -83,13 +83,13 @@ def add_token(
             raise UserError(f"--channel: {one!r} is not a channel; write it as telegram:-1001234")
     digest = hash_token(token)
     api_token = ApiToken(name, tuple(sorted(scopes)), SystemClock().now(), tuple(channel or ()))
-    is_new = _change_tokens(
+    is_added = _change_tokens(
         lambda tokens: tokens.add_api_token(digest, api_token),
         "add token",
         name,
         after=", ".join([*sorted(scopes), *api_token.channels]),
     )
-    if not is_new:
+    if not is_added:
         raise UserError(
             f"the token {name!r} already exists; `troupe console token revoke {name}` deletes it"
         )

@@ -88,7 +88,7 @@ def copy_database(
     settings = read_settings()
     require_database(settings)
     _require_other_database(settings, to)
-    with _stopped_service(settings):
+    with _lock_out_service(settings):
         row_count = run_async(_copy_all_rows(settings.sqlalchemy_url, to))
     print_line(
         f"{row_count} rows are the same in both databases; set TROUPE_DATABASE_URL to the other one"
@@ -133,7 +133,7 @@ def decrypt_database() -> None:
     require_database(settings)
     if settings.encrypt_texts:
         raise SettingsError("unset TROUPE_ENCRYPT_TEXTS first, so that new texts are not encrypted")
-    with _stopped_service(settings):
+    with _lock_out_service(settings):
         print_line(f"newly decrypted rows: {_rewrite_texts('decrypt texts')}")
 
 
@@ -156,13 +156,11 @@ def restore_database(
             " `troupe db restored`"
         )
     tombstones = _read_all_tombstones(settings, forgotten)
-    with _stopped_service(settings):
+    with _lock_out_service(settings):
         now = SystemClock().now()
         cutoff = min(find_last_write_time(database_file) or now, now)
         backup = copy_backup(file, database_file)
-        counts = run_async(
-            _prepare_restored_database(settings, f"sqlite:///{backup}", tombstones, cutoff)
-        )
+        counts = run_async(_prepare_database(settings, f"sqlite:///{backup}", tombstones, cutoff))
         old_file = replace_database(backup, database_file, cutoff)
         _delete_saved_slots(settings)
     _print_restore_report(*counts, len(tombstones))
@@ -189,15 +187,13 @@ def finish_restore(
     cutoff = _parse_time(answered_until) if answered_until else SystemClock().now()
     tombstones = _read_all_tombstones(settings, forgotten)
     with lock_data_dir(settings.data_dir):
-        counts = run_async(
-            _prepare_restored_database(settings, settings.sqlalchemy_url, tombstones, cutoff)
-        )
+        counts = run_async(_prepare_database(settings, settings.sqlalchemy_url, tombstones, cutoff))
         _delete_saved_slots(settings)
     _print_restore_report(*counts, len(tombstones))
 
 
 @contextmanager
-def _stopped_service(settings: Settings) -> Iterator[None]:
+def _lock_out_service(settings: Settings) -> Iterator[None]:
     """Lock the data directory against all other processes while the block runs."""
     folder = settings.data_dir
     with lock_data_dir(folder), lock_data_dir(folder, DataDirUse.TERMINAL):
@@ -240,7 +236,7 @@ async def _upgrade(settings: Settings) -> str | None:
     return await read_revision(settings.sqlalchemy_url)
 
 
-async def _prepare_restored_database(
+async def _prepare_database(
     settings: Settings, url: str, tombstones: Sequence[Tombstone], cutoff: float
 ) -> tuple[int, int]:
     async with open_database(url, settings.text_encryption) as database:

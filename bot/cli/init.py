@@ -134,9 +134,7 @@ def _write_env_file(changes: Mapping[str, str | None], env_file: Path, *, yes: b
     if not variables:
         print_line("Nothing was chosen, so nothing was written. To chat here, run `troupe chat`.")
         return
-    change_texts = (
-        name if value is not None else f"no {name}" for name, value in variables.items()
-    )
+    change_texts = (key if value is not None else f"no {key}" for key, value in variables.items())
     print_line(f"Changes to {env_file}: {', '.join(change_texts)}")
     if not yes and not confirm("Write the file?", default=True):
         print_line("Nothing was written.")
@@ -224,7 +222,7 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
 
     def find_step(typed_name: str) -> Callable[[], ModelChoice | None] | None:
         service = find_service(typed_name)
-        return partial(_ask_about_service, service) if service else None
+        return partial(_ask_for_key_and_model, service) if service else None
 
     while True:
         step = _choose_option("Which one? (Enter: keep the current settings)", options, find_step)
@@ -239,14 +237,12 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
 
 
 def _ask_for_service() -> ModelChoice | None:
-    services = {
-        SERVICE_TITLES[name]: name for name in sorted(SERVICE_TITLES.keys() - KEYLESS_SERVICES)
-    }
-    service = _choose_option("Which service? (Enter: back)", services, find_service)
-    return _ask_about_service(service) if service else None
+    options = {SERVICE_TITLES[one]: one for one in sorted(SERVICE_TITLES.keys() - KEYLESS_SERVICES)}
+    service = _choose_option("Which service? (Enter: back)", options, find_service)
+    return _ask_for_key_and_model(service) if service else None
 
 
-def _ask_about_service(service: str) -> ModelChoice | None:
+def _ask_for_key_and_model(service: str) -> ModelChoice | None:
     """Ask for a service's model and, unless self-hosted, its key; return None to go back."""
     choice = ModelChoice(service)
     if service not in KEYLESS_SERVICES:

@@ -388,7 +388,7 @@ def export(
     if to is not None and to.exists():
         raise UserError(f"{to} already exists; choose another name")
 
-    async def read_messages(database: Database) -> tuple[Attachment, int, int]:
+    async def export_person(database: Database) -> tuple[Attachment, int, int]:
         clock = SystemClock()
         at = clock.utc_now()
         result = await export_messages(PersonalData(database, clock), person, at)
@@ -396,7 +396,7 @@ def export(
             await log_change(database, "export person", person)
         return result
 
-    file, message_count, other_item_count = use_installation(read_messages)
+    file, message_count, other_item_count = use_installation(export_person)
     if not (message_count or other_item_count):
         raise UserError(f"nothing is stored about {person}")
     if to is None:
@@ -446,10 +446,8 @@ def forget(
             personas = UserPersonas(SqlChatSettings(database, clock))
             await personas.delete_settings(user, await personal_data.list_settings(user))
         else:
-            find_conversations = (
-                list_channel_conversations if channel else list_server_conversations
-            )
-            conversation_keys = await find_conversations(database, scope)
+            get_conversations = list_channel_conversations if channel else list_server_conversations
+            conversation_keys = await get_conversations(database, scope)
             # A private chat on Telegram has the person's id; `--user` deletes their characters.
             if not scope.partition(":")[2].isdecimal():
                 changed_scopes = await personal_data.forget_characters(scope)
@@ -523,12 +521,12 @@ def rotate() -> None:
     """
     cipher = _import_encryption().KeyCipher(read_settings().all_encryption_keys)
 
-    async def rotate_all(database: Database) -> tuple[int, int]:
+    async def reencrypt_all(database: Database) -> tuple[int, int]:
         key_count = await ProviderKeys(database, SystemClock()).reencrypt_keys(cipher.rotate)
         await log_change(database, "rotate encryption key", "all")
         return key_count, await rewrite_texts(database, print_row_count)
 
-    key_count, row_count = use_installation(rotate_all, must_exist=False)
+    key_count, row_count = use_installation(reencrypt_all, must_exist=False)
     print_line(
         f"encrypted with the newest encryption key: {key_count} keys, {row_count} rows with texts"
     )

@@ -79,7 +79,7 @@ class PresetFormat(StrEnum):
     MODELFILE = "modelfile"
 
 
-_WRITERS = {PresetFormat.JSON: export_preset, PresetFormat.MODELFILE: modelfile_from_preset}
+_PRESET_WRITERS = {PresetFormat.JSON: export_preset, PresetFormat.MODELFILE: modelfile_from_preset}
 
 
 @preset_app.command("list")
@@ -241,7 +241,7 @@ def export_preset_file(
 ) -> None:
     """Write a preset as JSON or as a Modelfile."""
     preset = read_presets(presets_folder(read_settings().presets_dir)).find(name)
-    write_text(file, _WRITERS[file_format](preset))
+    write_text(file, _PRESET_WRITERS[file_format](preset))
     print_line(f"the preset {preset.name} was written to {file}")
 
 

@@ -189,12 +189,12 @@ def format_tokens(tokens: Sequence[PromptToken]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _format_rendering(rendered: RenderedPrompt, view: PromptView) -> str:
+def _format_rendering(prompt: RenderedPrompt, view: PromptView) -> str:
     if view is PromptView.TEXT:
-        return rendered.text
-    counts = count_tokens([span.text for span in rendered.spans])
+        return prompt.text
+    counts = count_tokens([span.text for span in prompt.spans])
     lines = []
-    for span, count in zip(rendered.spans, counts, strict=True):
+    for span, count in zip(prompt.spans, counts, strict=True):
         line = f"{count:>7}  {'' if span.trusted else 'message':<7}  {span.text!r}"
         lines.append(typer.style(line, fg="magenta", bold=True) if span.trusted else line)
     lines.append(
@@ -209,14 +209,14 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
     if last_message.role != "user":
         raise UserError("the last message must be the user's, because the preset answers it")
     turns = tuple(
-        Turn(each.role, each.content, _author(each) if each.role == "user" else None, _FIXED_TIME)
-        for each in earlier_messages
+        Turn(one.role, one.content, _to_author(one) if one.role == "user" else None, _FIXED_TIME)
+        for one in earlier_messages
     )
     incoming_message = IncomingMessage(
         address=_RENDER_ADDRESS,
         external_key="1",
         message_id=None,
-        author=_author(last_message),
+        author=_to_author(last_message),
         text=last_message.content,
         at=_FIXED_TIME,
         wake=WakeReason.DM,
@@ -225,7 +225,7 @@ def _compose_draft(preset: Preset, messages: Sequence[Message]) -> Draft:
     return compose(preset, Session(1, turns), incoming_message)
 
 
-def _author(message: Message) -> Person:
+def _to_author(message: Message) -> Person:
     """Return a message's author from the file; messages without a `name` share one author."""
     return Person(f"render:{message.name}", message.name) if message.name else _UNNAMED_USER
 

@@ -36,7 +36,7 @@ from bot.value_class import value_class
 _YEAR_SECONDS = 365 * 86_400
 # Browsers read "\\" as "/", and skip tabs and line breaks: "/\t/evil.example" is another site.
 _LOCAL_PATH_PATTERN = re.compile(r"/(?:[^\s\\/\x00-\x20\x7f][^\s\\\x00-\x20\x7f]*)?")
-_BackPath = Annotated[str, Field(max_length=2000)]
+_ReturnPath = Annotated[str, Field(max_length=2000)]
 _TokenText = Annotated[str, Field(max_length=500)]
 
 
@@ -77,7 +77,7 @@ class SessionPages(RouteGroup):
 
     @route("POST /login", None)
     async def log_in(
-        self, request: ConsoleRequest, token: _TokenText, back: _BackPath = ""
+        self, request: ConsoleRequest, token: _TokenText, back: _ReturnPath = ""
     ) -> web.Response:
         """Log in with a token or a login link, and redirect to `back`."""
         session = await self.logins.log_in(token.rpartition("#")[2].strip())
@@ -103,7 +103,7 @@ class SessionPages(RouteGroup):
         self,
         language: Literal["en", "zh"] | None = None,
         theme: Literal["system", "light", "dark"] | None = None,
-        back: _BackPath = "/",
+        back: _ReturnPath = "/",
     ) -> web.Response:
         """Store the language and theme in cookies; omitted values stay unchanged."""
         response = redirect(_discard_external_path(back) or "/")
@@ -185,7 +185,7 @@ class AccessPage(RouteGroup):
 
 
 def _hide_token_names(entry: AuditEntry, reader: Caller) -> AuditEntry:
-    is_other_token = entry.who.startswith(f"{_API_CALLER_KIND} ") and entry.who != reader.name
-    who = _API_CALLER_KIND if is_other_token else entry.who
+    is_by_other_token = entry.who.startswith(f"{_API_CALLER_KIND} ") and entry.who != reader.name
+    who = _API_CALLER_KIND if is_by_other_token else entry.who
     subject = "" if entry.action.endswith(f" {_API_CALLER_KIND}") else entry.subject
     return replace(entry, who=who, subject=subject)

@@ -114,7 +114,7 @@ def _to_timestamp(at: datetime | Literal[""]) -> float | None:
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
-_PromptForm: TypeAlias = Literal["text", "messages", "tokens"]
+_PromptFormat: TypeAlias = Literal["text", "messages", "tokens"]
 _AnswerNumber: TypeAlias = Annotated[int, Field(ge=0, lt=_MAX_ANSWER_NUMBER)]
 
 
@@ -179,7 +179,7 @@ def to_answer_row(answer: StoredAnswer, mask: Callable[[str], str] = str) -> Ans
     )
 
 
-class ListQuery(AnswerQuery):
+class AnswerListQuery(AnswerQuery):
     """Filters for the list page, which shows errors instead of answers if `state` is "errors"."""
 
     state: Literal["", "errors"] = ""
@@ -201,16 +201,16 @@ _DraftName = Annotated[
 ]
 
 
-def _read_parameters(value: object) -> object:
+def _parse_parameters(value: object) -> object:
     try:
         return json.loads(value or "{}") if isinstance(value, str) else value
     except RecursionError:  # nested too deeply
         raise ValueError("not a JSON object") from None
 
 
-_Parameters = Annotated[
+_SamplingParameters = Annotated[
     dict[str, bool | int | float | str],
-    BeforeValidator(_read_parameters),
+    BeforeValidator(_parse_parameters),
     Field(description="Sampling parameters to override individually."),
 ]
 _ReplayChoice = Annotated[str, Field(max_length=510, pattern=r"^(?:(?:model|draft):.*)?$")]
@@ -243,7 +243,7 @@ class AnswerPages(RouteGroup):
         return {"answers": rows, "next_before": result.next_before}
 
     @route("GET /answers", ApiScope.READ, template="answers.html")
-    async def list_page(self, request: ConsoleRequest, query: ListQuery) -> Page | Values:
+    async def list_page(self, request: ConsoleRequest, query: AnswerListQuery) -> Page | Values:
         if query.state:
             since, until = _to_timestamp(query.since), _to_timestamp(query.until)
             notes = await self.notes.newest_with_key_prefix(ERROR_PREFIX, _MAX_ERRORS, since, until)
@@ -274,10 +274,10 @@ class AnswerPages(RouteGroup):
     async def export(self, query: AnswerQuery) -> web.Response:
         """Download the matching answers with their prompts, one JSON object per line."""
         result = await self.answers.search(query.to_search(), _MAX_EXPORTED_ANSWERS)
-        lines = [self._export_line(one) for one in result.answers]
+        lines = [self._make_export_line(one) for one in result.answers]
         return make_file_response("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
 
-    def _export_line(self, answer: StoredAnswer) -> str:
+    def _make_export_line(self, answer: StoredAnswer) -> str:
         masked_answer = mask_answer(answer, self.prompts.mask)
         receipt = masked_answer.receipt
         line = {
@@ -315,7 +315,7 @@ class AnswerPages(RouteGroup):
 
     @route("GET /api/v1/answers/{number}/prompt", ApiScope.READ)
     async def show_prompt(
-        self, number: int, form: _PromptForm = "messages"
+        self, number: int, form: _PromptFormat = "messages"
     ) -> Mapping[str, str | Sequence[Mapping[str, str] | PromptToken]]:
         """Get the prompt of an answer in one form, with secrets masked."""
         answer = await self._find_answer(number)
@@ -340,7 +340,7 @@ class AnswerPages(RouteGroup):
             raise RequestRefused(409, str(error)) from None
 
     @route("GET /answers/{number}", ApiScope.READ, template="answer.html")
-    async def answer_page(self, number: int, form: _PromptForm = "messages") -> Values:
+    async def answer_page(self, number: int, form: _PromptFormat = "messages") -> Values:
         answer = await self._find_answer(number)
         receipt = answer.receipt
         version = None
@@ -408,7 +408,7 @@ class AnswerPages(RouteGroup):
         number: int,
         preset: _PresetName = "",
         draft: _DraftName = "",
-        parameters: _Parameters = {},  # noqa: B006 # pydantic copies it
+        parameters: _SamplingParameters = {},  # noqa: B006 # pydantic copies it
     ) -> Mapping[str, object]:
         """Send a stored prompt to a model again; empty fields keep the original values.
 
@@ -430,7 +430,7 @@ class AnswerPages(RouteGroup):
         self,
         number: int,
         use: _ReplayChoice = "",
-        parameters: _Parameters = {},  # noqa: B006
+        parameters: _SamplingParameters = {},  # noqa: B006
     ) -> Mapping[str, object]:
         kind, _, name = use.partition(":")
         model_preset, draft = (name if kind == one else "" for one in ("model", "draft"))

@@ -70,9 +70,9 @@ class RequestGate:
                 raise RequestRefused(403, text)
         arguments = None
         if route.body is not None:
-            arguments = _validate(route.body, await _read_body(http, form))
+            arguments = _validate_arguments(route.body, await _read_body(http, form))
         elif route.query is not None:
-            arguments = _validate(route.query, dict(http.query))
+            arguments = _validate_arguments(route.query, dict(http.query))
         is_admitted = partial(self._is_admitted, http, route)
         return ConsoleRequest(http, caller, is_admitted), arguments
 
@@ -152,7 +152,7 @@ async def _read_body(http: web.Request, form: Mapping[str, str]) -> object:
         raise RequestRefused(422, translatable("The body cannot be read.")) from None
 
 
-def _validate(model: type[BaseModel], data: object) -> BaseModel:
+def _validate_arguments(model: type[BaseModel], data: object) -> BaseModel:
     try:
         return model.model_validate(data)
     except ValidationError as error:

@@ -178,15 +178,13 @@ class ChannelPage(RouteGroup):
         if scope not in scopes:
             raise RequestRefused(404, translatable("This scope does not belong to this channel."))
         wider_scopes = scopes[scopes.index(scope) :]
-        old_characters = await self.resolver.resolve(wider_scopes)
+        old_roster = await self.resolver.resolve(wider_scopes)
         presets = [] if action == "reset" else [self.resolver.find(preset)]
-        change_methods = {"add": old_characters.with_added, "remove": old_characters.with_removed}
+        change_methods = {"add": old_roster.with_added, "remove": old_roster.with_removed}
         presets = change_methods[action](*presets) if action in change_methods else presets
         await self.resolver.set_active(scope, presets, OPERATOR.id)
-        new_characters = await self.resolver.resolve(wider_scopes)
-        names = (
-            "\n".join(one.name for one in each.presets) for each in (old_characters, new_characters)
-        )
+        new_roster = await self.resolver.resolve(wider_scopes)
+        names = ("\n".join(one.name for one in each.presets) for each in (old_roster, new_roster))
         await self.audit.record(request.caller.name, f"preset {action}", scope, *names)
         return await self.get_detail(channel)
 
@@ -205,8 +203,8 @@ class ChannelPage(RouteGroup):
             raise RequestRefused(404, translatable("This scope does not belong to this channel."))
         enables_bot = (rule, action) == ("off", "allow")
         rule_value = None if action == "reset" or enables_bot else "on" if rule == "off" else action
-        settings, by = self.history_scopes.chat_settings, request.caller.name
-        await settings.set(scope, f"{ACCESS_KEY_PREFIX}{rule}", rule_value, by, is_audited=True)
+        settings, name = self.history_scopes.chat_settings, request.caller.name
+        await settings.set(scope, f"{ACCESS_KEY_PREFIX}{rule}", rule_value, name, is_audited=True)
         return await self.get_detail(channel)
 
     @route(f"DELETE /api/v1{_CHANNEL_PATH}", ApiScope.OPERATE)

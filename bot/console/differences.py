@@ -70,17 +70,17 @@ def compare_texts(before: str, after: str) -> list[DifferingPiece]:
 
 def compare_lines(before: str, after: str) -> tuple[Sequence[DifferingPiece], int]:
     """Return the first differing lines with some context, and the number of differences."""
-    old, new = before.splitlines(), after.splitlines()
-    opcodes = find_edits(old, new)
+    old_lines, new_lines = before.splitlines(), after.splitlines()
+    opcodes = find_edits(old_lines, new_lines)
     lines: list[DifferingPiece] = []
     for tag, begin, end, new_begin, new_end in opcodes:
-        same_lines = old[begin:end] if tag == "equal" else []
+        same_lines = old_lines[begin:end] if tag == "equal" else []
         if len(same_lines) > 2 * _CONTEXT_LINES:
             same_lines = [*same_lines[:_CONTEXT_LINES], "…", *same_lines[-_CONTEXT_LINES:]]
         lines += [DifferingPiece(one, "same") for one in same_lines]
         if tag != "equal":
-            lines += [DifferingPiece(one, "removed") for one in old[begin:end]]
-            lines += [DifferingPiece(one, "added") for one in new[new_begin:new_end]]
+            lines += [DifferingPiece(one, "removed") for one in old_lines[begin:end]]
+            lines += [DifferingPiece(one, "added") for one in new_lines[new_begin:new_end]]
         if len(lines) > _MAX_SHOWN_LINES:
             lines = [*lines[:_MAX_SHOWN_LINES], DifferingPiece("…", "same")]
             break

@@ -28,9 +28,9 @@ _MAX_GROUPS = 6
 _DAY_SECONDS = 86_400
 _TIME_STEPS = {"24h": (3_600, 24), "7d": (21_600, 28), "30d": (_DAY_SECONDS, 30)}
 """For each span: the length of a step in seconds, and the number of steps."""
-Span: TypeAlias = Literal["24h", "7d", "30d"]
-Group: TypeAlias = Literal["provider", "preset", "channel", "model", "person"]
-Grouping: TypeAlias = Literal["day"] | Group
+TimeSpan: TypeAlias = Literal["24h", "7d", "30d"]
+UsageGroup: TypeAlias = Literal["provider", "preset", "channel", "model", "person"]
+Grouping: TypeAlias = Literal["day"] | UsageGroup
 _Since = Annotated[
     date | Literal[""], Field(description="The first day, in UTC; by default a month ago.")
 ]
@@ -91,7 +91,7 @@ class HomePage(RouteGroup):
     clock: Clock
 
     @route("GET /home", ApiScope.READ, template="home.html")
-    async def show(self, span: Span = "24h", by: Group = "provider") -> Values:
+    async def show(self, span: TimeSpan = "24h", by: UsageGroup = "provider") -> Values:
         activity = await self.figures(span, by)
         return {
             "span": span,
@@ -105,7 +105,7 @@ class HomePage(RouteGroup):
         }
 
     @route("GET /api/v1/figures", ApiScope.READ)
-    async def figures(self, span: Span = "24h", by: Group = "provider") -> Activity:
+    async def figures(self, span: TimeSpan = "24h", by: UsageGroup = "provider") -> Activity:
         """Get answers, errors, waiting times, tokens, and costs over time."""
         step, step_count = _TIME_STEPS[span]
         until = (self.clock.now() // step + 1) * step

@@ -47,7 +47,7 @@ class DisplayNames:
     faces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     people: Mapping[str, str] = field(default_factory=dict)
     _channel_names: Mapping[str, str] = field(default_factory=dict)
-    _channel_titles: Mapping[str, str] = field(default_factory=dict)
+    _titles: Mapping[str, str] = field(default_factory=dict)
     _is_loaded: bool = False
 
     async def refresh(self) -> None:
@@ -59,9 +59,7 @@ class DisplayNames:
         newest_speakers = await self.state.newest_speakers(_MAX_SPEAKERS)
         channels = await self.web_channels.all()
         settings = await self.state.chat_settings()
-        self._channel_titles = {
-            one.scope: one.value for one in settings if one.key == CHANNEL_TITLE_KEY
-        }
+        self._titles = {one.scope: one.value for one in settings if one.key == CHANNEL_TITLE_KEY}
         self.faces = await asyncio.to_thread(self.read_faces)
         self.people = {one.id: one.name for _, one in reversed(newest_speakers)}
         speakers: dict[str, dict[str, str]] = {}
@@ -74,14 +72,14 @@ class DisplayNames:
 
     def _drop_names(self) -> None:
         """Clear the cache, so that forgotten names are gone even if nobody opens a page."""
-        self.people, self._channel_names, self._channel_titles, self._is_loaded = {}, {}, {}, False
+        self.people, self._channel_names, self._titles, self._is_loaded = {}, {}, {}, False
 
     def channel_title(self, language: str, key: str) -> str:
         """Return the platform's name, followed by the channel's own title or its people's names."""
         address = parse_address(key)
         playground_name = translate(translatable("Playground"), language)
         platform = playground_name if address.platform == WEB_PLATFORM else address.platform.title()
-        title, people = self._channel_titles.get(address.channel), self._channel_names.get(key)
+        title, people = self._titles.get(address.channel), self._channel_names.get(key)
         if title and address.history:  # one of several histories in the channel
             return f"{platform} › {title} › {people or address.history}"
         return f"{platform} › {title or people or address.chat}"

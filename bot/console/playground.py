@@ -57,7 +57,7 @@ ToIncomingMessage: TypeAlias = Callable[
     [WebChannel, WebMessage, Person, WebMessage | None], IncomingMessage
 ]
 
-_PATH = "/playground"
+_PLAYGROUND_PATH = "/playground"
 _CHANNEL_PATH = "/playground/{channel}"
 _MESSAGE_PATH = "/playground/{channel}/messages/{message}"
 _MAX_PEOPLE = 20
@@ -81,7 +81,7 @@ LongName = Annotated[str, Field(max_length=200)]
 
 @value_class
 class PlaygroundPages(RouteGroup):
-    navigation = (NavigationItem(_PATH, translatable("Playground"), "playground"),)
+    navigation = (NavigationItem(_PLAYGROUND_PATH, translatable("Playground"), "playground"),)
 
     channels: SqlWebChannels
     copies: HistoryCopies
@@ -96,7 +96,7 @@ class PlaygroundPages(RouteGroup):
     looks: Sequence[str]
     renderer: PageRenderer = field(default_factory=lambda: PageRenderer(()))
 
-    @route(f"GET {_PATH}", ApiScope.READ)
+    @route(f"GET {_PLAYGROUND_PATH}", ApiScope.READ)
     async def open_newest_channel(self, request: ConsoleRequest) -> web.Response:
         """Redirect to the newest channel; create the first one if there is none."""
         channels = await self.channels.all()
@@ -142,8 +142,8 @@ class PlaygroundPages(RouteGroup):
     async def _find_answers(
         self, channel: WebChannel, limit: int, until: float | None = None
     ) -> Sequence[StoredAnswer]:
-        search = AnswerSearch(conversation=channel.address.conversation, until=until)
-        return (await self.answers.search(search, limit)).answers
+        answer_search = AnswerSearch(conversation=channel.address.conversation, until=until)
+        return (await self.answers.search(answer_search, limit)).answers
 
     async def _load_header(self, channel: WebChannel) -> dict[str, Any]:
         active = await self.resolver.resolve((channel.address.lane,))
@@ -158,7 +158,7 @@ class PlaygroundPages(RouteGroup):
             "names": names,
         }
 
-    @route(f"POST {_PATH}", ApiScope.OPERATE)
+    @route(f"POST {_PLAYGROUND_PATH}", ApiScope.OPERATE)
     async def create(
         self, request: ConsoleRequest, name: ShortName = "", look: ShortName = ""
     ) -> web.Response:
@@ -168,7 +168,7 @@ class PlaygroundPages(RouteGroup):
         await self.channels.create(channel)
         return _redirect_to_channel(channel)
 
-    @route(f"POST {_PATH}/copies", ApiScope.OPERATE)
+    @route(f"POST {_PLAYGROUND_PATH}/copies", ApiScope.OPERATE)
     async def copy(
         self,
         request: ConsoleRequest,
@@ -195,7 +195,7 @@ class PlaygroundPages(RouteGroup):
             await self.resolver.set_active(channel.address.lane, presets, OPERATOR.id)
         return _redirect_to_channel(channel)
 
-    @route(f"POST {_CHANNEL_PATH}/delete", ApiScope.OPERATE, redirect=_PATH)
+    @route(f"POST {_CHANNEL_PATH}/delete", ApiScope.OPERATE, redirect=_PLAYGROUND_PATH)
     async def delete_channel(self, channel: str) -> None:
         await self.channels.delete((await self._find(channel)).id)
 
@@ -227,10 +227,8 @@ class PlaygroundPages(RouteGroup):
 
         async def render_changes(changes: Sequence[WebMessage]) -> tuple[Sequence[str], str]:
             reply_ids = {one.reply_to for one in changes if one.author is not None and one.reply_to}
-            replied_messages = [
-                await self.channels.find(web_channel.id, one) for one in sorted(reply_ids)
-            ]
-            messages_by_id = {one.id: one for one in replied_messages if one is not None}
+            messages = [await self.channels.find(web_channel.id, one) for one in sorted(reply_ids)]
+            messages_by_id = {one.id: one for one in messages if one is not None}
             has_answer = any(map(is_finished, changes))
             answers = await self._find_answers(web_channel, _MAX_NEW_ANSWERS) if has_answer else ()
             header = await self._load_header(web_channel)
@@ -396,7 +394,7 @@ def _generate_message_key() -> str:
 
 def _redirect_to_channel(channel: WebChannel, author: Person | None = None) -> web.Response:
     query = f"?author={quote(author.id, safe='')}" if author is not None else ""
-    return redirect(f"{_PATH}/{channel.id}{query}")
+    return redirect(f"{_PLAYGROUND_PATH}/{channel.id}{query}")
 
 
 async def stream_events(

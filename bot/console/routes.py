@@ -184,9 +184,7 @@ class Route:
 
     def _make_redirect_path(self, http: web.Request, result: object) -> str:
         values = {**http.match_info, **(result if isinstance(result, Mapping) else {})}
-        return self.redirect.format_map(
-            {key: quote(str(one), safe="") for key, one in values.items()}
-        )
+        return self.redirect.format_map({key: quote(str(one), "") for key, one in values.items()})
 
 
 def is_pydantic_model(annotation: Any) -> bool:

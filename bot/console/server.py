@@ -92,10 +92,8 @@ async def _listen(
     allows_any_port: bool,
 ) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    other_ports = (
-        (*range(settings.port + 1, settings.port + _PORTS_TO_TRY), 0) if allows_any_port else ()
-    )
-    for port in (settings.port, *other_ports):
+    ports = (*range(settings.port + 1, settings.port + _PORTS_TO_TRY), 0) if allows_any_port else ()
+    for port in (settings.port, *ports):
         try:
             return await loop.create_server(
                 make_protocol, settings.host, port, ssl=tls, backlog=_LISTEN_BACKLOG
@@ -150,7 +148,7 @@ def health_routes(
         return web.json_response(report, status=200 if is_ready else 503)
 
     def add_routes(app: web.Application) -> None:
-        app.router.add_get("/healthz", _report_alive)
+        app.router.add_get("/healthz", _report_liveness)
         app.router.add_get("/readyz", report_readiness)
         app.router.add_get("/metrics", _send_metrics)
 
@@ -166,7 +164,7 @@ async def run_probes(probes: Mapping[str, Probe], seconds: float) -> Mapping[str
     return {name: task.result() for name, task in tasks.items()}
 
 
-async def _report_alive(_: web.Request) -> web.Response:
+async def _report_liveness(_: web.Request) -> web.Response:
     return web.json_response({"alive": True})
 
 
@@ -246,19 +244,17 @@ class _WebhookEndpoint:
         store_task.add_done_callback(self.store_tasks.discard)
         done_tasks, _ = await asyncio.wait({store_task}, timeout=self.store_timeout_seconds)
         if not done_tasks:
-            return _make_retry_response(
-                f"nothing was stored within {self.store_timeout_seconds:g} s"
-            )
+            return _request_retry(f"nothing was stored within {self.store_timeout_seconds:g} s")
         try:
             is_understood = store_task.result()
         except (StoreError, PlatformError) as error:
-            return _make_retry_response(str(error))
+            return _request_retry(str(error))
         if not is_understood:
             _log.warning("webhook_call_not_understood", bytes=len(body))
         return web.Response(status=HTTPStatus.OK if is_understood else HTTPStatus.BAD_REQUEST)
 
 
-def _make_retry_response(reason: str) -> web.Response:
+def _request_retry(reason: str) -> web.Response:
     _log.warning("webhook_call_postponed", reason=reason)
     headers = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
     return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, headers=headers)

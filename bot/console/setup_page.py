@@ -31,9 +31,9 @@ class SetupPage(RouteGroup):
     async def show(self) -> Values:
         """Show the setup steps, and the models of model servers on this machine."""
         is_waiting = any(one.is_waiting for one in self.steps.bots.values())  # refreshed every 2 s
-        return await self._show_steps(found={} if is_waiting else await find_local_services())
+        return await self._load_page_values(found={} if is_waiting else await find_local_services())
 
-    async def _show_steps(self, **values: object) -> Values:
+    async def _load_page_values(self, **values: object) -> Values:
         return {
             "choices": await self.steps.platform_choices(),
             "steps": self.steps,
@@ -70,9 +70,9 @@ class SetupPage(RouteGroup):
         except (BackendError, PlatformError, SettingsError) as error:
             text = error.text
             masked_text = text.with_values(self.mask) if isinstance(text, Text) else self.mask(text)
-            return await self._show_steps(problem=masked_text, problem_of=step_name)
+            return await self._load_page_values(problem=masked_text, problem_of=step_name)
         if isinstance(answer, str):
-            return await self._show_steps(answer=self.mask(answer))
+            return await self._load_page_values(answer=self.mask(answer))
         return redirect(SETUP_PATH)
 
     @route(f"POST {SETUP_PATH}/{{platform}}/forget", ApiScope.OPERATE, redirect=SETUP_PATH)
@@ -87,4 +87,4 @@ class SetupPage(RouteGroup):
         except SettingsError as error:
             raise RequestRefused(409, str(error)) from None
         await self.audit.record(request.caller.name, "write .env", ", ".join(names))
-        return await self._show_steps(overridden=overridden_names)
+        return await self._load_page_values(overridden=overridden_names)

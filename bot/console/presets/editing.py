@@ -223,9 +223,9 @@ class PresetEditor:
     async def check(self, content: str) -> CheckedPreset:
         """Check a preset's text, and whether the preset's providers support its parameters."""
         if len(content) <= _MAX_CHARS_CHECKED_AT_ONCE:
-            return self._check(content)
+            return self._check_content(content)
         async with self._long_check_slots:
-            return await asyncio.to_thread(self._check, content)
+            return await asyncio.to_thread(self._check_content, content)
 
     def accepts_parameter(self, preset: Preset, name: str, value: float) -> bool:
         """Whether all providers of a preset accept this value of a sampling parameter."""
@@ -233,7 +233,7 @@ class PresetEditor:
         problems_without_value, problems_with_value = map(self.find_unsupported_parameters, presets)
         return problems_without_value == problems_with_value
 
-    def _check(self, content: str) -> CheckedPreset:
+    def _check_content(self, content: str) -> CheckedPreset:
         result = check_preset(content)
         if result.preset is None or result.document is None:
             return result

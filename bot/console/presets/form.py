@@ -38,13 +38,13 @@ def value_at(value: object, path: Sequence[str]) -> object:
 
 def set_value_at(value: dict[str, Any], path: Sequence[str], new_value: object) -> None:
     """Put a value at a path of keys in JSON; None removes the key."""
-    *outer, key = path
-    for step in outer:
-        if not isinstance(value.get(step), dict):
+    *outer_keys, key = path
+    for outer_key in outer_keys:
+        if not isinstance(value.get(outer_key), dict):
             if new_value is None:
                 return
-            value[step] = {}
-        value = value[step]
+            value[outer_key] = {}
+        value = value[outer_key]
     if new_value is None:
         value.pop(key, None)
     else:

@@ -28,7 +28,7 @@ _NUMBERED_CHOICES: Mapping[str, Sequence[str]] = {
     "position": [one.value for one in ENTRY_POSITIONS],
     "role": ROLES,
 }
-"""The form's names for values that the JSON stores as numbers, starting at 0."""
+"""Names shown in the form for JSON numbers: the first stands for 0, the next for 1, and so on."""
 _FIELD_SPECS = (
     FieldSpec(("name",), "text"),
     FieldSpec(("keys",), "lines"),

@@ -75,12 +75,10 @@ class CommandCompleter(Completer):
             if spec.name == name.lower():
                 yield from self._suggest_completions(spec.actions, argument)
                 for option in spec.options:
-                    values = (
-                        self._suggest_presets(argument) if option.autocompletes else option.choices
-                    )
-                    matches = [
-                        one for one in values if option.autocompletes or one.startswith(argument)
-                    ]
+                    if option.autocompletes:
+                        matches = self._suggest_presets(argument)
+                    else:
+                        matches = [one for one in option.choices if one.startswith(argument)]
                     yield from (Completion(one, -len(argument)) for one in matches)
 
 

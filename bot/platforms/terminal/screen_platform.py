@@ -73,7 +73,7 @@ class ScreenPlatform(LocalPlatform):
 
     async def _chat_until_end(self, intake: Intake) -> None:
         read_task = asyncio.create_task(self._screen.read(), name="read terminal")
-        answer_task = asyncio.create_task(self._answer_lines(intake), name="answer terminal")
+        answer_task = asyncio.create_task(self._handle_lines(intake), name="answer terminal")
         stop_task = asyncio.create_task(self._send_stop_commands(intake), name="stop answers")
         tasks = {read_task, answer_task, stop_task}
         try:
@@ -103,7 +103,7 @@ class ScreenPlatform(LocalPlatform):
         self._line_entered.set()
         self._screen.show_waiting_lines(tuple(self._lines) if self._is_busy else ())
 
-    async def _answer_lines(self, intake: Intake) -> None:
+    async def _handle_lines(self, intake: Intake) -> None:
         await intake.receive([self._chat.to_chat_join()], {})
         await self._show_answers()  # includes unsent answers of an earlier run
         while True:
