@@ -103,11 +103,8 @@ class Character:
         self.llm = llm
         self.llm_async = llm_async
         self._embedder = _to_embedder(embedding)
-        decoded_vectors = [
-            decode_floats(one) if isinstance(one, str) else one for one in vecs or ()
-        ]
-        vectors = None if vecs is None else decoded_vectors
-        self._stories = StoryIndex(texts or (), vectors, self._embedder)
+        vectors = [decode_floats(one) if isinstance(one, str) else one for one in vecs or ()]
+        self._stories = StoryIndex(texts or (), None if vecs is None else vectors, self._embedder)
         self._clean_story = strip_dialogue_brackets if transfer_haruhi_2_zero else str
         self._parsed_persona = parse_persona(persona)
         self._count_tokens = _to_text_counter(token_counter)
@@ -184,16 +181,11 @@ class Character:
         ).text
         history = self._to_messages(self._lines)
         if self._max_tokens is not None:
-            tokens_left = self._max_tokens - sum(
-                self._count_tokens([system_prompt, question["content"]])
-            )
-            cumulative_tokens = accumulate(
-                self._count_tokens([line["content"] for line in reversed(history)])
-            )
-            fitting_line_count = sum(
-                1 for _ in takewhile(lambda tokens: tokens <= tokens_left, cumulative_tokens)
-            )
-            history = history[len(history) - fitting_line_count :]
+            required_texts = [system_prompt, question["content"]]
+            tokens_left = self._max_tokens - sum(self._count_tokens(required_texts))
+            counts = self._count_tokens([line["content"] for line in reversed(history)])
+            fitting_totals = takewhile(lambda total: total <= tokens_left, accumulate(counts))
+            history = history[len(history) - len(list(fitting_totals)) :]
         return [{"role": "system", "content": system_prompt}, *history, question]
 
     def append_message(self, response: str, speaker: str | None = None) -> None:
@@ -237,13 +229,11 @@ class Character:
         embedding = options.get("embedding", DEFAULT_EMBEDDER)
         is_custom_embedder = not isinstance(embedding, FunctionEmbedder)
         embedder = _to_embedder(embedding)
-        uses_stored_vectors = (
-            is_custom_embedder or column is not None or embedder.name == data.column
-        )
-        if uses_stored_vectors and data.column:
+        uses_data_vectors = is_custom_embedder or column is not None or embedder.name == data.column
+        if uses_data_vectors and data.column:
             embedder = replace(embedder, name=data.column)
         options = {**options, "embedding": embedder}
-        vectors = data.vectors if uses_stored_vectors else None
+        vectors = data.vectors if uses_data_vectors else None
         return cls(role_name, data.persona, texts=data.texts, vecs=vectors, **options)
 
     def _to_messages(self, lines: Sequence[TranscriptLine]) -> Messages:
@@ -269,10 +259,8 @@ class Character:
     def _search_stories(self, message: str) -> dict[str, list[Story]]:
         stories = {}
         for query, limit in self._parsed_persona.list_story_queries(message).items():
-            matches = self._stories.search(query, limit)
-            stories[query] = [
-                replace(story, text=self._clean_story(story.text)) for story in matches
-            ]
+            hits = self._stories.search(query, limit)
+            stories[query] = [replace(story, text=self._clean_story(story.text)) for story in hits]
         return stories
 
 

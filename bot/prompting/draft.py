@@ -44,11 +44,7 @@ class HistoryUnit:
 
     @property
     def all_messages(self) -> Sequence[Message]:
-        return (
-            [message for message, _ in self.named_messages]
-            if self.named_messages
-            else self.messages
-        )
+        return [message for message, _ in self.named_messages] or self.messages
 
 
 @value_class
@@ -107,7 +103,7 @@ class Draft:
 
     @property
     def layout(self) -> tuple[PromptSpan, ...]:
-        spans = [*_list_part_spans(self.system, 0, self.stories)]
+        spans = [*_list_spans(self.system, 0, self.stories)]
         message_index = 1 if spans else 0
         message_counts = {"pinned": len(self.pinned_messages), "summary": 1 if self.summary else 0}
         for section, count in message_counts.items():
@@ -121,10 +117,7 @@ class Draft:
         return (*spans, *self._list_newest_spans(message_index))
 
     def _list_newest_spans(self, message_index: int) -> Sequence[PromptSpan]:
-        spans = [
-            *_list_part_spans(self.context, message_index),
-            PromptSpan("newest", message_index),
-        ]
+        spans = [*_list_spans(self.context, message_index), PromptSpan("newest", message_index)]
         if self.closing_messages:
             spans.append(PromptSpan("post_history", message_index + 1, len(self.closing_messages)))
         return spans
@@ -153,20 +146,18 @@ def group_history(
     """
     history = tuple(messages)
     question_flags = question_flags or [one.role != "assistant" for one in history]
-    unit_starts = [
-        index for index, is_question in enumerate(question_flags) if is_question or index == 0
-    ]
+    unit_starts = [index for index, flag in enumerate(question_flags) if flag or index == 0]
     groups = [history[index:end] for index, end in pairwise([*unit_starts, len(history)])]
-    session_memo = {} if memo is None else memo
-    return map_incrementally(session_memo, ("units", key), None, groups, HistoryUnit)
+    memo = {} if memo is None else memo
+    return map_incrementally(memo, ("units", key), None, groups, HistoryUnit)
 
 
-def story_title(story: Story) -> str:
+def get_story_title(story: Story) -> str:
     """Return a story's first line, which is its title in receipts."""
     return story.text.partition("\n")[0]
 
 
-def _list_part_spans(
+def _list_spans(
     parts: Iterable[PromptPart], message_index: int, stories: Sequence[Story] = ()
 ) -> Iterator[PromptSpan]:
     for part in parts:
@@ -177,7 +168,7 @@ def _list_part_spans(
                 continue
             if story_start > position:
                 yield PromptSpan(part.section, message_index, 1, story_start - position)
-            title = story_title(story)
+            title = get_story_title(story)
             yield PromptSpan("stories", message_index, 1, len(story.text), title, story.score)
             position = story_start + len(story.text)
         char_count = len(part.text) + len(_SEPARATOR) - position

@@ -49,13 +49,11 @@ class FunctionEmbedder(Embedder):
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         # One at a time, so that a query that arrives meanwhile need not wait for all of them.
-        return [
-            await asyncio.to_thread(_embed_and_pack, self.document_function, text) for text in texts
-        ]
+        return [await asyncio.to_thread(_embed_one, self.document_function, text) for text in texts]
 
     @override
     async def embed_query(self, text: str) -> PackedVector:
-        return await asyncio.to_thread(_embed_and_pack, self.query_function, text)
+        return await asyncio.to_thread(_embed_one, self.query_function, text)
 
     @override
     async def check(self) -> str:
@@ -88,7 +86,7 @@ def cosine_similarities(query: PackedVector, vectors: Sequence[PackedVector]) ->
     return similarities
 
 
-def _embed_and_pack(embed: Callable[[str], Vector], text: str) -> PackedVector:
+def _embed_one(embed: Callable[[str], Vector], text: str) -> PackedVector:
     return pack_vectors([embed(text)], 1)[0]
 
 

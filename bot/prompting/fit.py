@@ -12,7 +12,7 @@ from bot.chat.prompt import Message, Prompt
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
 from bot.errors import UserError
 from bot.ports import TextTokenCounter
-from bot.prompting.draft import Draft, HistoryUnit, PromptPart, story_title
+from bot.prompting.draft import Draft, HistoryUnit, PromptPart, get_story_title
 from bot.prompting.text.incremental_map import map_incrementally
 from bot.prompting.text.tokens import count_tokens, estimate_image_tokens, get_counter_for_model
 from bot.texts.text import marked
@@ -105,7 +105,7 @@ def estimate_message_tokens(
 
 def _remove_worst_story(draft: Draft, estimate: TextTokenCounter) -> Draft:
     story = min(draft.stories, key=lambda story: story.score)
-    title, tokens = story_title(story), sum(estimate([story.text]))
+    title, tokens = get_story_title(story), sum(estimate([story.text]))
     dropped_item = DroppedItem("stories", title, _SIZE_REASON, tokens=tokens, score=story.score)
     return replace(draft.without_story(story), left_out_items=(*draft.left_out_items, dropped_item))
 
@@ -121,9 +121,8 @@ class _OptionalContent:
         texts = [part.text for part in parts]
         sizes = [size + 2 for size in estimate(texts)]  # with a blank line between parts
         budget = None if limit is None else limit - self._required_tokens
-        self._fitting_parts, self._oversized_parts = _split_by_size(
-            list(zip(parts, sizes, strict=True)), budget
-        )
+        sized_parts = zip(parts, sizes, strict=True)
+        self._fitting_parts, self._oversized_parts = _split_by_size(sized_parts, budget)
         self._unit_sizes = _estimate_unit_sizes(draft, estimate)
         self._sizes = [*(size for _, size in self._fitting_parts), *self._unit_sizes]
         self._cumulative_sizes = list(accumulate(self._sizes))
@@ -171,17 +170,16 @@ class _OptionalContent:
     def to_fitted_prompt(self, count: int, tokens: int) -> FittedPrompt:
         draft, prompt = self._build_draft_and_prompt(count)
         items = [*self._draft.left_out_items]
-        items += [_to_dropped_item(one, _SIZE_REASON) for one in self._oversized_parts]
-        items += [_to_dropped_item(one, _BUDGET_REASON) for one in self._fitting_parts[count:]]
+        items += [_to_dropped_item(*one, _SIZE_REASON) for one in self._oversized_parts]
+        items += [_to_dropped_item(*one, _BUDGET_REASON) for one in self._fitting_parts[count:]]
         if units := self._draft.history[: len(self._draft.history) - len(draft.history)]:
             message_count = sum(len(unit.messages) for unit in units)
             items.append(DroppedItem("history", "", _BUDGET_REASON, message_count))
         return FittedPrompt(draft, prompt, tokens, self._limit, tuple(items))
 
 
-def _to_dropped_item(part_and_size: tuple[PromptPart, int], reason: str) -> DroppedItem:
-    part, part_tokens = part_and_size
-    return DroppedItem(part.section, part.name, reason, tokens=part_tokens, score=part.score)
+def _to_dropped_item(part: PromptPart, tokens: int, reason: str) -> DroppedItem:
+    return DroppedItem(part.section, part.name, reason, tokens=tokens, score=part.score)
 
 
 async def _count_fitting_items(
@@ -250,9 +248,7 @@ def locate_spans(receipt: Receipt) -> Iterator[tuple[PromptSpan, int, int | None
 def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
     """Divide a prompt's exact token count among its spans, in proportion to estimates."""
     count = get_counter_for_model(receipt.prompt.model)
-    weights = [
-        _estimate_span_tokens(receipt, *location, count) for location in locate_spans(receipt)
-    ]
+    weights = [_estimate_tokens(receipt, *location, count) for location in locate_spans(receipt)]
     token_shares = _divide_proportionally(prompt_tokens(receipt), weights)
     return list(zip(receipt.layout, token_shares, strict=True))
 
@@ -264,7 +260,7 @@ def tokens_by_section(receipt: Receipt) -> dict[str, int]:
     return token_sums
 
 
-def _estimate_span_tokens(
+def _estimate_tokens(
     receipt: Receipt, span: PromptSpan, begin: int, end: int | None, count_tokens: TextTokenCounter
 ) -> int:
     messages = receipt.prompt.messages[span.message : span.message + span.messages]

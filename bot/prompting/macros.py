@@ -375,9 +375,8 @@ class Macros:
             return self._expand("::".join(branch_arguments), depth + 1).strip() if is_true else ""
         else_index, branch_text = parsed_text.find_else(index, closing_index), ""
         if is_true:
-            branch_text = self._expand_calls(
-                parsed_text, index + 1, depth + 1, else_index or closing_index
-            )
+            end_index = else_index or closing_index
+            branch_text = self._expand_calls(parsed_text, index + 1, depth + 1, end_index)
         elif else_index:
             branch_text = self._expand_calls(parsed_text, else_index + 1, depth + 1, closing_index)
         return branch_text if "#" in call.flags else branch_text.strip()
@@ -554,15 +553,15 @@ def _to_canonical_name(name: str) -> str:
 def _find_brace_pairs(text: str) -> list[tuple[int, int]]:
     """Return the start and end of each outermost pair of double braces, in order."""
     pairs: list[tuple[int, int]] = []
-    open_starts: list[int] = []
-    for brace in _DOUBLE_BRACES.finditer(text):
-        if brace[0] == "{{":
-            open_starts.append(brace.start())
-        elif open_starts:
-            start = open_starts.pop()
+    opening_positions: list[int] = []
+    for braces in _DOUBLE_BRACES.finditer(text):
+        if braces[0] == "{{":
+            opening_positions.append(braces.start())
+        elif opening_positions:
+            start = opening_positions.pop()
             while pairs and pairs[-1][0] > start:
                 pairs.pop()
-            pairs.append((start, brace.end()))
+            pairs.append((start, braces.end()))
     return pairs
 
 

@@ -28,7 +28,7 @@ _ANY_PLACEHOLDER = re.compile(r"\{\{RAG[^{}]*\}\}")
 _PLACEHOLDER_LOOKALIKE = re.compile(r"[{｛]{2}\s*RAG", re.IGNORECASE)
 _NAME_PLACEHOLDER = re.compile(r"\{\{(role|角色|user|用户)\}\}")
 
-UNLIMITED = -1
+NO_LIMIT = -1
 DEFAULT_PLACEHOLDER = "{{RAG多对话|token<=1000|n<=5}}"
 """The story placeholder for characters whose persona contains none."""
 
@@ -41,7 +41,7 @@ class Placeholder:
     query: str | None = None
     """The search query, or None for the newest message."""
     max_stories: int = 1
-    max_tokens: int = UNLIMITED
+    max_tokens: int = NO_LIMIT
     """The token limit for all its stories; if less than 1, the tokens left in the prompt."""
     needs_one_story: bool = True
     """Whether to insert the first story even if it exceeds the limit."""
@@ -168,10 +168,9 @@ def format_roleplay_prompt(role_name: str, persona: str) -> str:
 def _parse_line(line: str, index: int) -> tuple[Placeholder | None, Text | None]:
     if not _PLACEHOLDER_LOOKALIKE.search(line):
         return None, None
-    has_several_placeholders = len(_ANY_PLACEHOLDER.findall(line)) > 1
-    problem = (
-        translatable("only one placeholder per line is used") if has_several_placeholders else None
-    )
+    problem = None
+    if len(_ANY_PLACEHOLDER.findall(line)) > 1:
+        problem = translatable("only one placeholder per line is used")
     if _ONE_STORY_PLACEHOLDER.search(line):
         return Placeholder(index), problem
     if match := _ONE_STORY_QUERY_PLACEHOLDER.search(line):

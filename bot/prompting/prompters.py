@@ -187,10 +187,8 @@ def assign_fields(fields: Sequence[str], value: Any) -> tuple[dict[str, str], An
             f"the input must be a string, a number or a mapping of field values, not"
             f" {type(value).__name__}"
         )
-    if missing_names := [name for name in fields if name not in value]:
-        raise UserError.translatable(
-            "a value is missing for {names}", names=_format_names(missing_names)
-        )
+    if names := [name for name in fields if name not in value]:
+        raise UserError.translatable("a value is missing for {names}", names=_format_names(names))
     for name in fields:
         if not isinstance(value[name], str):
             raise UserError(f"the value of {name!r} must be a string, not {value[name]!r}")
@@ -250,7 +248,7 @@ _TOOL_TOKENS = ("tool_start_token", "tool_args_token", "tool_end_token")
 class Prompter(ABC):
     """Builds prompts from system and user instructions, form fields, and tools."""
 
-    takes_turns = True
+    accepts_turns = True
     """Whether the prompt can contain a history, and input that belongs to no form field."""
     answer_marker = ""
     """The text before the answer; if "", the model's start marker for assistant turns."""
@@ -303,15 +301,15 @@ class Prompter(ABC):
         instruction = fill_fields(self._system_part, values)
         user = fill_fields(self._user_part, values)
         history, tools = history or (), self._tools or tools or ()
-        if not self.takes_turns and history:
+        if not self.accepts_turns and history:
             raise UserError("AlpacaPrompter does not support a history; use ChatPrompter")
-        if not self.takes_turns and newest_turn:
+        if not self.accepts_turns and newest_turn:
             raise UserError(
                 "AlpacaPrompter does not support input without a form field;"
                 " write {input} into the instruction, or list it in extra_keys"
             )
         if not return_dict:
-            return self._as_text(instruction, user, newest_turn, history, tools) + (label or "")
+            return self._to_text(instruction, user, newest_turn, history, tools) + (label or "")
         system = self._configs.system + (f"\n{instruction}" if instruction else "")
         history_messages = to_history_messages([*self._history, *history])
         messages = [{"role": "system", "content": system}, *history_messages]
@@ -332,7 +330,7 @@ class Prompter(ABC):
         return {name: value for name, value in values.items() if value}
 
     @abstractmethod
-    def _as_text(
+    def _to_text(
         self, system: str, user: str, value: Any, history: History, tools: Tools
     ) -> str: ...
 
@@ -347,7 +345,7 @@ _ALPACA_PREAMBLE = (
 class AlpacaPrompter(Prompter):
     """Builds prompts in Alpaca's format: one instruction with form fields, and no history."""
 
-    takes_turns = False
+    accepts_turns = False
     answer_marker = "### Response:"
 
     def __init__(
@@ -364,7 +362,7 @@ class AlpacaPrompter(Prompter):
         super().__init__(_ALPACA_PREAMBLE + system, user, tools)
 
     @override
-    def _as_text(self, system: str, user: str, value: Any, history: History, tools: Tools) -> str:
+    def _to_text(self, system: str, user: str, value: Any, history: History, tools: Tools) -> str:
         return f"{self._configs.system}\n{system}\n{format_tools(tools)}\n{user}### Response:\n"
 
 
@@ -386,7 +384,7 @@ class ChatPrompter(Prompter):
         super().__init__(system, user, tools, history)
 
     @override
-    def _as_text(self, system: str, user: str, value: Any, history: History, tools: Tools) -> str:
+    def _to_text(self, system: str, user: str, value: Any, history: History, tools: Tools) -> str:
         configs = self._configs
         soh, text, eoh = format_input(value, configs)
         turns = format_history(self._history, configs) + format_history(history, configs)

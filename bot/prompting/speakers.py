@@ -248,9 +248,8 @@ def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> S
     labels = _label_speakers(tuple(sorted(names_by_id.items())), tuple(characters.items()))
     if len(names_by_id) == 1:  # the usual case; more people are labeled in the order of their ids
         return labels
-    return replace(
-        labels, people={person_id: labels.people[person_id] for person_id in names_by_id}
-    )
+    people_labels = {person_id: labels.people[person_id] for person_id in names_by_id}
+    return replace(labels, people=people_labels)
 
 
 @text_cache(_MAX_CACHED_LABELS)
@@ -259,15 +258,10 @@ def _label_speakers(
 ) -> SpeakerLabels:
     character_labels = _label_characters(dict(characters))
     people_labels = _assign_labels(dict(people), character_labels.values())
-    skeletons = {
-        confusable_skeleton(label)
-        for label in (*people_labels.values(), *character_labels.values())
-    }
-    plain_labels = (label.partition("#")[0] for label in people_labels.values())
-    skeletons |= set(map(confusable_skeleton, plain_labels))
-    return SpeakerLabels(
-        people_labels, character_labels, frozenset(skeletons - ROLE_SKELETONS - {""})
-    )
+    labels = [*people_labels.values(), *character_labels.values()]
+    plain_labels = [label.partition("#")[0] for label in people_labels.values()]
+    skeletons = frozenset(map(confusable_skeleton, [*labels, *plain_labels]))
+    return SpeakerLabels(people_labels, character_labels, skeletons - ROLE_SKELETONS - {""})
 
 
 def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict[str, str]:
@@ -432,10 +426,8 @@ class EchoFilter:
         colon = COLON.search(line, 0, limit)
         is_line_complete = is_end_of_answer or line_end is not None
         if colon is None:
-            needs_more_text = (
-                not is_line_complete and len(line) < limit and self._may_become_a_tag(line)
-            )
-            return None if needs_more_text else 0
+            can_grow = not is_line_complete and len(line) < limit
+            return None if can_grow and self._may_become_a_tag(line) else 0
         if _normalize_tag(line[: colon.start()]) not in self._known_labels:
             return 0
         text_after_colon = line[colon.end() :]

@@ -107,14 +107,12 @@ def decide_on_message(
     return Observe(candidates) if active_characters.any_reads_all_messages else Ignore(candidates)
 
 
-def _decide_on_late_message(
-    incoming: IncomingMessage, active_characters: ActiveCharacters
-) -> Decision:
+def _decide_on_late_message(incoming: IncomingMessage, characters: ActiveCharacters) -> Decision:
     """Decide what to do with a message that is too old to answer: observe it, or run /forget."""
-    command = _parse_addressed_command(incoming, active_characters.presets)
+    command = _parse_addressed_command(incoming, characters.presets)
     if command is not None:
         return command if command.name == "forget" else Ignore()
-    is_observed = incoming.wake is not None or active_characters.any_reads_all_messages
+    is_observed = incoming.wake is not None or characters.any_reads_all_messages
     return Observe() if is_observed and text_with_attachments(incoming).strip() else Ignore()
 
 
@@ -214,8 +212,7 @@ class AccessRules:
         person_id = event.author.id
         if person_id in self.operators:
             return Access()
-        channel_targets = (f"channel {one}" for one in event.scopes)
-        targets = {f"person {person_id}", *channel_targets}
+        targets = {f"person {person_id}", *(f"channel {one}" for one in event.scopes)}
         roles = await self._find_author_roles(event, scope_rules)
         decisions = [decide_access(targets | (roles or set()), scope_rules)]
         if roles is None:  # apply the strictest decision that any role could lead to
@@ -255,11 +252,10 @@ class AccessRules:
         scope_rules = await self.load(() if message.is_private else message.scopes)
         holders_by_scope = (_find_holders(rules, permission) for rules in scope_rules.values())
         holders = next(filter(None, holders_by_scope), None)
-        if holders is None or holders & (
-            await self._find_author_roles(message, scope_rules) or set()
-        ):
+        if holders is None:
             return True
-        return {f"person {person_id}" for person_id in person_ids} <= holders
+        roles = await self._find_author_roles(message, scope_rules) or set()
+        return bool(holders & roles) or {f"person {one}" for one in person_ids} <= holders
 
     async def _find_author_roles(
         self, event: Request, scope_rules: Mapping[str, Mapping[str, str]]
@@ -267,9 +263,8 @@ class AccessRules:
         """Return the author's roles, or None if unknown; ask for them only if rules name roles."""
         roles = event.author_roles
         if roles is None:
-            has_role_rules = any(
-                " role " in f" {one}" for each in scope_rules.values() for one in each
-            )
+            rule_keys = (key for rules in scope_rules.values() for key in rules)
+            has_role_rules = any(" role " in f" {key}" for key in rule_keys)
             roles = await self.read_author_roles(event) if has_role_rules else ()
         return None if roles is None else {f"role {one}" for one in roles}
 
@@ -372,13 +367,13 @@ class DecisionLog:
 
     def __post_init__(self) -> None:
         self._new_notes: list[MessageNote] = []
-        self._has_pending = asyncio.Event()
+        self._has_pending_notes = asyncio.Event()
 
     async def run(self) -> None:
         """Store pending decisions until cancelled, then store the remaining ones."""
         try:
             while True:
-                await self._has_pending.wait()
+                await self._has_pending_notes.wait()
                 await self.clock.sleep(_SECONDS_BETWEEN_BATCHES)
                 await self._store()
         finally:
@@ -397,29 +392,27 @@ class DecisionLog:
                 return
         begin, name = cut_to_first_chars(message.text, _MAX_LOGGED_CHARS), message.author.name
         entry = _LoggedDecision(outcome, name, begin, decision.candidates)
-        self._add(message.address.channel, entry, message.author.id)
+        self._add_note(message.address.channel, entry, message.author.id)
 
     def record_refusal(self, message: IncomingMessage, access: Access) -> None:
         """Log the rule that refused a message, without the message's text."""
         text_values = {"name": message.author.name, "rule": access.rule, "scope": access.scope}
         outcome = _REFUSAL_TEXT.with_values(**text_values)
-        self._add(message.address.channel, _LoggedDecision(outcome), message.author.id)
+        self._add_note(message.address.channel, _LoggedDecision(outcome), message.author.id)
 
     def record_substitute_models(
         self, channel: str, speakers: Sequence[ActivePreset], receipts: Sequence[Receipt]
     ) -> None:
         """Log which answers came from a model other than the preset's own."""
-        own_models = {
-            speaker.preset.name: (speaker.preset.provider, speaker.preset.model)
-            for speaker in speakers
-        }
+        presets = [speaker.preset for speaker in speakers]
+        expected_models = {preset.name: (preset.provider, preset.model) for preset in presets}
         for receipt in receipts:
-            expected_model = own_models.get(receipt.preset)
+            expected_model = expected_models.get(receipt.preset)
             used_model = (receipt.provider, receipt.prompt.model)
             if expected_model is not None and used_model != expected_model:
                 models = {"used": "/".join(used_model), "expected": "/".join(expected_model)}
                 outcome = _SUBSTITUTE_TEXT.with_values(name=display_name(receipt.preset), **models)
-                self._add(channel, _LoggedDecision(outcome))
+                self._add_note(channel, _LoggedDecision(outcome))
 
     async def describe_recent(self, channel: str) -> tuple[Text, ...]:
         """Return a line for each recent decision, oldest first; raises `StoreError`."""
@@ -440,14 +433,14 @@ class DecisionLog:
         ]
         await self.notes.forget(key, person_id)
 
-    def _add(self, channel: str, decision: _LoggedDecision, person_id: str | None = None) -> None:
+    def _add_note(self, channel: str, entry: _LoggedDecision, person_id: str | None = None) -> None:
         if len(self._new_notes) < _MAX_PENDING_NOTES:
-            note = MessageNote(_build_log_key(channel), _encode(decision).decode(), person_id)
+            note = MessageNote(_build_log_key(channel), _encode(entry).decode(), person_id)
             self._new_notes.append(note)
-            self._has_pending.set()
+            self._has_pending_notes.set()
 
     async def _store(self) -> None:
-        self._has_pending.clear()
+        self._has_pending_notes.clear()
         notes, self._new_notes = self._new_notes, []
         if not notes:
             return
@@ -467,13 +460,8 @@ def describe_silence(decision: Observe | Ignore) -> Text:
 
 
 def _describe_candidate(candidate: SpeakerCandidate) -> Text:
-    return join_texts(
-        [
-            display_name(candidate.preset),
-            join_texts(map(to_translatable, candidate.reasons), translatable(", ")),
-        ],
-        " ",
-    )
+    reasons = join_texts(map(to_translatable, candidate.reasons), translatable(", "))
+    return join_texts([display_name(candidate.preset), reasons], " ")
 
 
 def cut_to_first_chars(text: str, max_chars: int) -> str:

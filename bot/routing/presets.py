@@ -82,34 +82,25 @@ class ActiveCharacters:
     def with_added(self, preset: Preset) -> list[Preset]:
         """Return the channel's presets with one added; raises `UserError` if impossible."""
         if preset.name in self.names:
-            raise UserError(
-                translatable("{name} is already active here.", name=preset.display_name)
-            )
+            raise UserError.translatable("{name} is already active here.", name=preset.display_name)
         if len(self.members) >= MAX_CHARACTERS:
-            raise UserError(
-                translatable(
-                    "{count} characters are active here, which is the maximum; remove one first"
-                    " with /preset remove.",
-                    count=MAX_CHARACTERS,
-                )
+            raise UserError.translatable(
+                "{count} characters are active here, which is the maximum; remove one first"
+                " with /preset remove.",
+                count=MAX_CHARACTERS,
             )
         return [*self.presets, preset]
 
     def with_removed(self, preset: Preset) -> list[Preset]:
         """Return the channel's presets with one removed; raises `UserError` if impossible."""
         if preset.name not in self.names:
-            raise UserError(
-                translatable(
-                    "{name} is not active here; /preset list shows who is.",
-                    name=preset.display_name,
-                )
+            raise UserError.translatable(
+                "{name} is not active here; /preset list shows who is.", name=preset.display_name
             )
         if not self.is_group:
-            raise UserError(
-                translatable(
-                    "{name} is the only character here. Use /preset use to replace it.",
-                    name=preset.display_name,
-                )
+            raise UserError.translatable(
+                "{name} is the only character here. Use /preset use to replace it.",
+                name=preset.display_name,
             )
         return [one for one in self.presets if one.name != preset.name]
 
@@ -172,14 +163,12 @@ class Characters:
     async def list_descriptions(self, owner: str) -> dict[str, str]:
         """Return the descriptions of an owner's characters, by preset name."""
         settings = (await self._chat_settings.get_scopes([owner])).get(owner, {})
-        values = [(key, value.partition(" ")[2]) for key, value in sorted(settings.items())]
-        return {
-            f"{owner}{OWNER_SEPARATOR}{key.removeprefix(CHARACTER_KEY_PREFIX)}": value.partition(
-                "\t"
-            )[0]
-            for key, value in values
-            if key.startswith(CHARACTER_KEY_PREFIX)
-        }
+        descriptions = {}
+        for key, value in sorted(settings.items()):
+            if key.startswith(CHARACTER_KEY_PREFIX):
+                name = f"{owner}{OWNER_SEPARATOR}{key.removeprefix(CHARACTER_KEY_PREFIX)}"
+                descriptions[name] = value.partition(" ")[2].partition("\t")[0]
+        return descriptions
 
     async def announce(
         self, name: str, content: str, description: str, author: str, *, is_audited: bool
@@ -195,8 +184,8 @@ class Characters:
         self._loaded_characters.pop(name, None)
         await self._chat_settings.set(owner, key, setting_value, author, is_audited=is_audited)
 
-    async def find(self, name: str, behavior: Preset) -> tuple[Preset, int] | None:
-        """Return a character that behaves like `behavior`, and its version, or None if deleted."""
+    async def find(self, name: str, behavior_preset: Preset) -> tuple[Preset, int] | None:
+        """Return a character with this behavior, and its version, or None if deleted."""
         owner, _, short_name = name.rpartition(OWNER_SEPARATOR)
         setting = await self._chat_settings.resolve([owner], f"{CHARACTER_KEY_PREFIX}{short_name}")
         if setting is None:
@@ -208,12 +197,11 @@ class Characters:
             character = await self._load(name, revision)
         if character is None:
             return None
-        return character.preset.behaving_as(behavior), character.version
+        return character.preset.behaving_as(behavior_preset), character.version
 
     async def _load(self, name: str, revision: str) -> _LoadedCharacter | None:
-        stored_version = (
-            await self.read_newest_version(name) if self.read_newest_version is not None else None
-        )
+        read_version = self.read_newest_version
+        stored_version = await read_version(name) if read_version is not None else None
         if stored_version is None:
             return None
         try:
@@ -221,21 +209,19 @@ class Characters:
         except PresetError as error:
             _log.warning("preset_not_reloaded", preset=name, reason=str(error))
             return None
-        character = self._loaded_characters[name] = _LoadedCharacter(
-            preset, stored_version.version, revision
-        )
+        character = _LoadedCharacter(preset, stored_version.version, revision)
+        self._loaded_characters[name] = character
         # The timer outlasts a /forget, so it must not hold the name, which contains the owner's id.
-        asyncio.get_running_loop().call_later(_UNLOAD_SECONDS, self._unload_expired, id(character))
+        asyncio.get_running_loop().call_later(_UNLOAD_SECONDS, self._unload_by_id, id(character))
         return character
 
     def unload(self, owner: str) -> None:
         """Unload an owner's characters here; other processes unload them within a minute."""
-        for name in [
-            one for one in self._loaded_characters if one.startswith(f"{owner}{OWNER_SEPARATOR}")
-        ]:
+        prefix = f"{owner}{OWNER_SEPARATOR}"
+        for name in [one for one in self._loaded_characters if one.startswith(prefix)]:
             del self._loaded_characters[name]
 
-    def _unload_expired(self, object_id: int) -> None:
+    def _unload_by_id(self, object_id: int) -> None:
         for name in [name for name, one in self._loaded_characters.items() if id(one) == object_id]:
             del self._loaded_characters[name]
 
@@ -256,17 +242,15 @@ def remove_turns_of(opted_out_ids: frozenset[str], turns: Sequence[Turn]) -> tup
     """Return the turns, except those by people in `opted_out_ids` and the answers to them."""
     if not opted_out_ids:
         return tuple(turns)
-    kept_turns, has_opted_out_question, is_answered = [], False, True
+    kept_turns, drops_answer, is_question_answered = [], False, True
     for turn in turns:
         if turn.role == "user":
             is_opted_out_turn = turn.speaker is not None and turn.speaker.id in opted_out_ids
             if not turn.is_observed:  # an answer is for all questions before it
-                has_opted_out_question = is_opted_out_turn or (
-                    has_opted_out_question and not is_answered
-                )
-                is_answered = False
+                drops_answer = is_opted_out_turn or (drops_answer and not is_question_answered)
+                is_question_answered = False
         else:
-            is_opted_out_turn, is_answered = has_opted_out_question, True
+            is_opted_out_turn, is_question_answered = drops_answer, True
         if not is_opted_out_turn:
             kept_turns.append(turn)
     return tuple(kept_turns)
@@ -295,9 +279,8 @@ class PresetResolver:
             self.default_preset = find_preset(presets, default, self.disabled_reasons)
         except PresetError as error:
             raise SettingsError(f"TROUPE_DEFAULT_PRESET: {error}") from None
-        self._default_characters = ActiveCharacters(
-            (self._to_active_preset(self.default_preset, None),)
-        )
+        default_member = self._to_active_preset(self.default_preset, None)
+        self._default_characters = ActiveCharacters((default_member,))
 
     def publish(self, preset: Preset, version: int) -> None:
         """Add a preset, replacing any preset with the same name."""
@@ -363,10 +346,8 @@ class PresetResolver:
         self, scope: str, presets: Sequence[Preset], author: str, *, is_audited: bool = False
     ) -> None:
         """Set a scope's active presets; with none, the scope inherits those of a wider scope."""
-        preset_lines = (
-            f"{preset.name}\t{preset.behavior_preset_name}".rstrip("\t") for preset in presets
-        )
-        value = "\n".join(preset_lines) or None
+        lines = (f"{preset.name}\t{preset.behavior_preset_name}".rstrip("\t") for preset in presets)
+        value = "\n".join(lines) or None
         await self._chat_settings.set(scope, PRESET_KEY, value, author, is_audited=is_audited)
 
     async def check_adults_only(self, preset: Preset, event: IncomingMessage | ChatJoin) -> None:
@@ -424,9 +405,8 @@ class PresetResolver:
         operator_preset_ids = map(preset_id, (*self.presets, *self.disabled_reasons))
         for name in () if sought_id in operator_preset_ids else owned_characters:
             if sought_id in {preset_id(name), preset_id(display_name(name))}:
-                character = await self.characters.find(
-                    name, self.find_behavior_preset(active_characters)
-                )
+                behavior_preset = self.find_behavior_preset(active_characters)
+                character = await self.characters.find(name, behavior_preset)
                 if character is not None:
                     return character[0]
         return self.find(name_or_id)
@@ -445,11 +425,9 @@ class PresetResolver:
 
     def character_names(self, preset_names: Iterable[str]) -> dict[str, str]:
         """Map presets' names to their characters' names; a missing preset keeps its own name."""
-        presets_by_name, find_loaded_name = self.presets, self.characters.character_name
+        presets, find_loaded_name = self.presets, self.characters.character_name
         return {
-            name: presets_by_name[name].character_name
-            if name in presets_by_name
-            else find_loaded_name(name)
+            name: presets[name].character_name if name in presets else find_loaded_name(name)
             for name in sorted(preset_names)
         }
 

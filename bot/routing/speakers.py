@@ -24,8 +24,6 @@ _URL = re.compile(r"https?://[!-~]+")  # a Chinese text may follow without a spa
 _MIN_QUOTE_CHARS = 8
 _WAKE_WORD_REASON = StoredPattern(marked("answers to the word {word}"))
 CHANCE_REASON = StoredPattern(marked("chance: rolled {drawn}, less than {limit}"))
-
-
 _MAX_PATTERN_SECONDS = 0.05  # of CPU time, because other messages wait
 
 
@@ -46,12 +44,9 @@ def find_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str
     """Return a description of the preset's wake rule that applies, or None if none does."""
     if preset.wake.always:
         return marked("answers everything here")
-    wake_word = next(
-        (word for word in preset.wake.words if _matches_wake_word(word, incoming.authored_text)),
-        None,
-    )
-    if wake_word is not None:
-        return _WAKE_WORD_REASON.with_values(word=wake_word)
+    for word in preset.wake.words:
+        if _matches_wake_word(word, incoming.authored_text):
+            return _WAKE_WORD_REASON.with_values(word=word)
     roll = dice()
     if roll < preset.wake.chance:
         return CHANCE_REASON.with_values(drawn=f"{roll:.2f}", limit=f"{preset.wake.chance:.2f}")
@@ -64,9 +59,8 @@ def is_for_others(
     """Return whether the message is meant for other people: it replies to or mentions them."""
     if incoming.wake is not None:
         return False
-    if any(
-        preset.wake.names and find_name_position(preset, incoming.text) == 0 for preset in presets
-    ):
+    presets_with_names = [preset for preset in presets if preset.wake.names]
+    if any(find_name_position(preset, incoming.text) == 0 for preset in presets_with_names):
         return False
     quote = incoming.quote
     if quote is None or quote.author is None or quote.is_ours:
@@ -74,13 +68,11 @@ def is_for_others(
     return bool(incoming.mentions) or find_quoted_preset(quote, recent_turns, presets) is None
 
 
-def continues_thread(
-    incoming: IncomingMessage, recent_turns: Sequence[Turn], preset: Preset
-) -> bool:
+def continues_thread(incoming: IncomingMessage, turns: Sequence[Turn], preset: Preset) -> bool:
     """Return whether the message is in a thread where the character answered before."""
     if not (incoming.in_thread and preset.wake.sticky):
         return False
-    return any(turn.preset == preset.name for turn in recent_turns)
+    return any(turn.preset == preset.name for turn in turns)
 
 
 def _matches_wake_word(word: str, text: str) -> bool:
@@ -161,7 +153,7 @@ class SpeakerCandidate:
 class _ChanceInputs:
     """The inputs, besides talkativeness, that decide whether a character answers by chance."""
 
-    recent: Sequence[Turn]
+    recent_turns: Sequence[Turn]
     now: datetime
     dice: Dice
     talkativeness_factor: float
@@ -200,9 +192,8 @@ def select_speakers(
         is_addressed(incoming, preset) or continues_thread(incoming, recent_turns, preset)
         for preset in presets
     )
-    chance_inputs = _ChanceInputs(
-        recent_turns, now, dice, talkativeness_factor=1.0 if is_any_addressed else 0.0
-    )
+    talkativeness_factor = 1.0 if is_any_addressed else 0.0
+    chance_inputs = _ChanceInputs(recent_turns, now, dice, talkativeness_factor)
     decisions = [
         _mark_as_chosen(candidate, preset.talkativeness, rule)
         if (rule := find_wake_rule(incoming, preset, dice))
@@ -232,16 +223,13 @@ def select_reaction(
     if not other_presets:
         return ()
     answered_presets = {turn.preset for turn in answers}
-    chance_inputs = _ChanceInputs(
-        recent_turns, now, dice, talkativeness_factor=_REACTION_CHANCE_FACTOR
-    )
+    chance_inputs = _ChanceInputs(recent_turns, now, dice, _REACTION_CHANCE_FACTOR)
+    scored_candidates = _score_by_name(other_presets, answer.text, recent_turns)
     candidates = _rank_candidates(
         _with_reason(candidate, marked("has answered already"))
         if candidate.preset in answered_presets and not candidate.chosen
         else _decide_by_chance(candidate, preset, chance_inputs)
-        for candidate, preset in zip(
-            _score_by_name(other_presets, answer.text, recent_turns), other_presets, strict=True
-        )
+        for candidate, preset in zip(scored_candidates, other_presets, strict=True)
     )
     return (*candidates[:1], *(replace(candidate, chosen=False) for candidate in candidates[1:]))
 
@@ -306,12 +294,10 @@ def _decide_by_chance(
     return replace(rejected_candidate, score=candidate.score + threshold)
 
 
-def _count_silent_seconds(preset: Preset, chance_inputs: _ChanceInputs) -> float:
-    answer_times = (
-        turn.at for turn in reversed(chance_inputs.recent) if turn.preset == preset.name
-    )
+def _count_silent_seconds(preset: Preset, inputs: _ChanceInputs) -> float:
+    answer_times = (turn.at for turn in reversed(inputs.recent_turns) if turn.preset == preset.name)
     answered_at = next(answer_times, None)
-    return math.inf if answered_at is None else (chance_inputs.now - answered_at).total_seconds()
+    return math.inf if answered_at is None else (inputs.now - answered_at).total_seconds()
 
 
 def _rank_candidates(candidates: Iterable[SpeakerCandidate]) -> tuple[SpeakerCandidate, ...]:

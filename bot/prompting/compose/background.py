@@ -42,21 +42,16 @@ def build_background(
     parts = []
     thread_title = message.thread_title
     if thread_title and (title := " ".join(strip_hidden_text(thread_title.text).split())):
-        parts.append(
-            PromptPart(
-                "thread", f"{_THREAD_TITLE_HEADING}\n> {title[:_MAX_QUOTE_CHARS]}", priority=1
-            )
-        )
+        title_block = f"{_THREAD_TITLE_HEADING}\n> {title[:_MAX_QUOTE_CHARS]}"
+        parts.append(PromptPart("thread", title_block, priority=1))
     if lines:
         parts.append(PromptPart("observed", "\n".join([_OBSERVED_HEADING, *lines])))
     if quote := _quote_replied_to_message(inputs):
         parts.append(PromptPart("quote", quote, priority=1))
     parts += _build_file_parts(files, inputs.max_input_tokens)
     omitted_count = len(observed_turns) - len(lines)
-    omitted_items = (
-        [DroppedItem("observed", "", _TOO_OLD_REASON, omitted_count)] if omitted_count else []
-    )
-    return parts, omitted_items
+    omitted_items = [DroppedItem("observed", "", _TOO_OLD_REASON, omitted_count)]
+    return parts, omitted_items if omitted_count else []
 
 
 def split_observed_turns(
@@ -76,12 +71,10 @@ def split_observed_turns(
 
 
 def _select_fitting_lines(
-    turns: Sequence[Turn], tag: Callable[[Turn, str], str], max_input_tokens: int | None
+    turns: Sequence[Turn], tag: Callable[[Turn, str], str], max_tokens: int | None
 ) -> list[str]:
     """Return the newest turns that fit, oldest first, each as quoted lines."""
-    tokens_left = (
-        max_input_tokens // _BACKGROUND_DIVISOR if max_input_tokens else _TOKENS_WITHOUT_LIMIT
-    )
+    tokens_left = max_tokens // _BACKGROUND_DIVISOR if max_tokens else _TOKENS_WITHOUT_LIMIT
     tokens_left -= _estimate_tokens(_OBSERVED_HEADING)
     fitting_lines: list[str] = []
     for turn in reversed(turns[-_MAX_OBSERVED_LINES:]):
@@ -108,10 +101,8 @@ def _build_file_parts(files: AttachedFiles, max_input_tokens: int | None) -> lis
         label = f"file {file.name}".strip()
         parts.append(PromptPart("file", f"[{label}]\n{quote}{note}", name=file.name, priority=2))
     if files.unread_files:
-        file_descriptions = describe_attachments([file.item for file in files.unread_files])
-        parts.append(
-            PromptPart("file", f"You cannot see or read: {' '.join(file_descriptions)}", priority=2)
-        )
+        descriptions = " ".join(describe_attachments([file.item for file in files.unread_files]))
+        parts.append(PromptPart("file", f"You cannot see or read: {descriptions}", priority=2))
     return parts
 
 
@@ -129,11 +120,7 @@ def _quote_replied_to_message(inputs: PromptInputs) -> str:
     # If several characters answer, a message starts with a line that names the speaker.
     quote_texts = {quote.strip(), quote.strip().partition("\n")[2].strip()}
     last_turn = session.turns[-1] if session.turns else None
-    if (
-        last_turn is not None
-        and not last_turn.is_observed
-        and last_turn.text.strip() in quote_texts
-    ):
+    if last_turn and not last_turn.is_observed and last_turn.text.strip() in quote_texts:
         return ""
     shortened_quote = quote if len(quote) <= _MAX_QUOTE_CHARS else quote[:_MAX_QUOTE_CHARS] + "…"
     lines = strip_hidden_text(shortened_quote).splitlines()

@@ -54,9 +54,8 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     if preset.has_macros or preset.parsed_lorebook or instructions_or_story:
         draft = _apply_macros_and_lore(draft, inputs, speaker_descriptions)
     if speaker_descriptions and not (preset.has_prompt_order and _includes_persona(preset.prompts)):
-        draft = replace(
-            draft, context=(PromptPart("people", speaker_descriptions, priority=1), *draft.context)
-        )
+        people_part = PromptPart("people", speaker_descriptions, priority=1)
+        draft = replace(draft, context=(people_part, *draft.context))
     return draft
 
 
@@ -142,8 +141,8 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
 
 
 def _expand_macros(draft: Draft, macros: Macros) -> Draft:
-    original_system = macros.expand(ORIGINAL_SYSTEM)
-    expand = replace(macros, fields={**macros.fields, "original": original_system}).expand
+    original_text = macros.expand(ORIGINAL_SYSTEM)
+    expand = replace(macros, fields={**macros.fields, "original": original_text}).expand
     system = tuple(
         part if part.section == "persona" else replace(part, text=expand(part.text))
         for part in draft.system
@@ -175,14 +174,14 @@ def _build_system_parts(
 ) -> tuple[PromptPart, ...]:
     lore_before = build_lore_parts_at(lore, EntryPosition.BEFORE_CHAR)
     lore_after = build_lore_parts_at(lore, EntryPosition.AFTER_CHAR)
-    system = [part for part in parts if part.section == "system"]
+    system_parts = [part for part in parts if part.section == "system"]
     persona_parts = [part for part in parts if part.section == "persona"]
-    other_parts = [part for part in parts if part not in system and part not in persona_parts]
+    other_parts = [part for part in parts if part not in system_parts and part not in persona_parts]
     examples = build_lore_parts_at(lore, EntryPosition.EXAMPLES_TOP)
     if not preset.story_string:
-        return (*system, *lore_before, *persona_parts, *lore_after, *examples, *other_parts)
+        return (*system_parts, *lore_before, *persona_parts, *lore_after, *examples, *other_parts)
     # The examples are separate messages.
-    fields = {**macros.stable.fields, "systemprompt": _join_parts(system), "mesexamples": ""}
+    fields = {**macros.stable.fields, "systemprompt": _join_parts(system_parts), "mesexamples": ""}
     story_macros = replace(macros.stable, fields=fields, rng=macros.current.rng)
     text = story_macros.expand(convert_story_string(preset.story_string)).strip()
     rendered_parts = [PromptPart("system", text, is_required=True)] if text else []
@@ -225,8 +224,8 @@ class _FilledPrompt:
 
 
 def _includes_persona(prompts: Iterable[OrderedPrompt]) -> bool:
-    has_marker = any(prompt.marker == "personaDescription" for prompt in prompts)
-    return has_marker or _has_macro(prompts, "persona")
+    has_persona_marker = any(prompt.marker == "personaDescription" for prompt in prompts)
+    return has_persona_marker or _has_macro(prompts, "persona")
 
 
 def _has_macro(prompts: Iterable[OrderedPrompt], macro: str) -> bool:
@@ -273,8 +272,8 @@ def _fill_prompts(preset: Preset, macros: Macros, lore: LoreResult) -> Iterator[
     for prompt in preset.prompts:
         match prompt.marker:
             case "worldInfoBefore" | "worldInfoAfter" as marker:
-                is_before = marker == "worldInfoBefore"
-                position = EntryPosition.BEFORE_CHAR if is_before else EntryPosition.AFTER_CHAR
+                is_before_char = marker == "worldInfoBefore"
+                position = EntryPosition.BEFORE_CHAR if is_before_char else EntryPosition.AFTER_CHAR
                 parts = _format_lore(prompt, build_lore_parts_at(lore, position))
                 yield _FilledPrompt(prompt, parts)
             case "chatHistory" | "dialogueExamples":
@@ -314,10 +313,8 @@ def _format_lore(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence
 
 def _is_system_prompt(prompt: _FilledPrompt) -> bool:
     """Return whether a prompt can be part of the system message at the start."""
-    is_examples_marker = prompt.definition.marker == "dialogueExamples"
-    return not is_examples_marker and (
-        prompt.definition.role == "system" or not prompt.text.strip()
-    )
+    marks_examples = prompt.definition.marker == "dialogueExamples"
+    return not marks_examples and (prompt.definition.role == "system" or not prompt.text.strip())
 
 
 def _build_messages_before_history(

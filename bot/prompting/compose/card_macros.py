@@ -27,7 +27,7 @@ ORIGINAL_SYSTEM = (
 DEPTH_NOTE_NAME = "note at depth"
 """The name of the lorebook entry that stores the depth prompt of an imported card."""
 
-_MAX_LISTED_NAMES = 5
+_MAX_NAMES = 5
 _MAX_GREETING_CHARS = 20_000  # ten messages on Discord; a greeting cannot be stopped
 
 
@@ -50,9 +50,7 @@ class CardMacros:
 
 def build_card_macros(inputs: PromptInputs) -> CardMacros:
     speaker_ids = [turn.speaker.id for turn in inputs.turns if turn.speaker]
-    people_labels = [
-        inputs.speakers.people[speaker_id] for speaker_id in dict.fromkeys(speaker_ids)
-    ]
+    people_labels = [inputs.speakers.people[person_id] for person_id in dict.fromkeys(speaker_ids)]
     preset, max_tokens = inputs.preset, inputs.max_input_tokens
     author_id = inputs.incoming.author.id
     character_labels = inputs.speakers.characters.items()
@@ -150,9 +148,6 @@ def build_turn_seed(turn: Turn) -> str:
 
 def _join_names(names: Sequence[str]) -> str:
     """Join names, as in `Alice, Bob and Carol`. Names over the limit become `others`."""
-    listed_names = [
-        *names[:_MAX_LISTED_NAMES],
-        *(["others"] if len(names) > _MAX_LISTED_NAMES else []),
-    ]
-    *other_names, last_name = listed_names or ["user"]
-    return f"{', '.join(other_names)} and {last_name}" if other_names else last_name
+    listed_names = [*names[:_MAX_NAMES], *(["others"] if len(names) > _MAX_NAMES else [])]
+    *other_names, final_name = listed_names or ["user"]
+    return f"{', '.join(other_names)} and {final_name}" if other_names else final_name

@@ -78,12 +78,12 @@ def compose(
     tag_mode = preset.user_name_in_message
     uses_tags = not preset.prompter and should_tag_turns(tag_mode, inputs.turns, preset.name)
     turns, observed_turns = split_observed_turns(inputs.turns, 1 + len(answers))
-    sent_turns = _select_newest_rounds(turns, preset.max_rounds, len(answers))
+    sent_turns = _select_last_turns(turns, preset.max_rounds, len(answers))
     history, newest_message = _build_history_and_newest(sent_turns, inputs, uses_tags=uses_tags)
     pinned_messages = [_to_pinned_message(message) for message in preset.messages]
     system_parts, filled_persona = _build_system_parts(inputs, stories)
     if prompter := build_prompter(preset, filled_persona.text):
-        instruction, newest_message = _fill_prompter_fields(prompter, newest_message.content)
+        instruction, newest_message = _fill_form_fields(prompter, newest_message.content)
         system_parts = _to_required_parts("system", instruction)
         if not isinstance(prompter, ChatPrompter):  # its prompt contains no turns
             pinned_messages, history, observed_turns = [], (), []
@@ -92,7 +92,7 @@ def compose(
         memory_parts, omitted_memories = build_memories(inputs, memories)
         background = [*memory_parts, *background]
         omitted_items = [*omitted_memories, *omitted_items]
-    unsent_count = len(turns) - len(sent_turns)
+    unsent_turn_count = len(turns) - len(sent_turns)
     draft = Draft(
         base_prompt=_build_base_prompt(
             inputs, uses_tags=uses_tags, needs_new_answer=needs_new_answer
@@ -105,7 +105,7 @@ def compose(
         newest_message=newest_message,
         images=files.images,
         stories=filled_persona.stories,
-        left_out_items=(*omitted_items, *_list_left_out_items(inputs, unsent_count, stories)),
+        left_out_items=(*omitted_items, *_list_left_out_items(inputs, unsent_turn_count, stories)),
         memo=inputs.session.cache,
     )
     return apply_card(draft, inputs)
@@ -116,10 +116,9 @@ def choose_template(preset: Preset) -> TemplateChoice:
     trims_inputs = preset.trim_inputs
     match preset.template:
         case None:
-            parameters = preset.parameters.items()
             template_strings = {
                 key: str(value)
-                for key, value in parameters
+                for key, value in preset.parameters.items()
                 if key in STRING_TEMPLATES and value is not None
             }
             return TemplateChoice(strings=template_strings or None, trim_inputs=trims_inputs)
@@ -142,16 +141,12 @@ def select_last_rounds(messages: Sequence[Item], max_rounds: int) -> Sequence[It
     return messages[-(2 * max_rounds - 1) :] if max_rounds > 0 else messages
 
 
-def _select_newest_rounds(
-    turns: Sequence[Turn], max_rounds: int, answer_count: int
-) -> Sequence[Turn]:
+def _select_last_turns(turns: Sequence[Turn], max_rounds: int, answer_count: int) -> Sequence[Turn]:
     """Return the last rounds' turns; observed lines and the newest answers do not count."""
     if max_rounds <= 0:
         return turns
-    answers_start = len(turns) - answer_count
-    unobserved_indexes = [
-        index for index, turn in enumerate(turns[:answers_start]) if not turn.is_observed
-    ]
+    end = len(turns) - answer_count
+    unobserved_indexes = [index for index, turn in enumerate(turns[:end]) if not turn.is_observed]
     sent_indexes = select_last_rounds(unobserved_indexes, max_rounds)
     return turns[sent_indexes[0] :] if len(sent_indexes) < len(unobserved_indexes) else turns
 
@@ -220,8 +215,7 @@ def _build_system_parts(
         message=question,
         max_input_tokens=inputs.max_input_tokens,
     )
-    texts = [filled_text.text, *list_additional_persona_texts(preset)]
-    text = "\n\n".join(filter(None, texts))
+    text = "\n\n".join(filter(None, [filled_text.text, *list_additional_persona_texts(preset)]))
     return _to_required_parts("system", text), filled_text
 
 
@@ -238,9 +232,7 @@ def _to_required_parts(section: str, text: str | None) -> list[PromptPart]:
     return [PromptPart(section, text, is_required=True)] if text else []
 
 
-def _fill_prompter_fields(
-    prompter: AlpacaPrompter | ChatPrompter, text: str
-) -> tuple[str, Message]:
+def _fill_form_fields(prompter: AlpacaPrompter | ChatPrompter, text: str) -> tuple[str, Message]:
     field_values = parse_fields(text, prompter.fields)
     try:
         messages = prompter.generate_prompt(field_values, return_dict=True)["messages"]
@@ -251,11 +243,9 @@ def _fill_prompter_fields(
         ) from None
     instruction, user_text = (str(message["content"]).strip("\n") for message in messages)
     # Models answer user messages, so an instruction that contains all values becomes the question.
-    return (
-        (instruction, Message("user", user_text))
-        if user_text
-        else ("", Message("user", instruction))
-    )
+    if not user_text:
+        instruction, user_text = "", instruction
+    return instruction, Message("user", user_text)
 
 
 def _list_left_out_items(
@@ -277,11 +267,9 @@ def _build_history_and_newest(
     turns: Sequence[Turn], inputs: PromptInputs, *, uses_tags: bool
 ) -> tuple[tuple[HistoryUnit, ...], Message]:
     messages = _to_messages(turns, inputs, uses_tags=uses_tags)
-    questions = [turn.speaker is not None for turn in turns[:-1]]
-    memo, preset_name = inputs.session.cache, inputs.preset.name
-    history_units = group_history(
-        messages[:-1], question_flags=questions, memo=memo, key=preset_name
-    )
+    question_flags = [turn.speaker is not None for turn in turns[:-1]]
+    memo, key = inputs.session.cache, inputs.preset.name
+    history_units = group_history(messages[:-1], question_flags=question_flags, memo=memo, key=key)
     return history_units, messages[-1]
 
 
@@ -316,10 +304,9 @@ def _list_stop_strings(inputs: PromptInputs) -> tuple[str, ...]:
     preset_name = inputs.preset.name
     other_labels = inputs.speakers.other_labels(preset_name)
     turn_labels = [inputs.speakers.find_label(turn, preset_name) for turn in reversed(inputs.turns)]
-    labels = [
-        label for label in dict.fromkeys([*turn_labels, *other_labels]) if label in other_labels
-    ]
-    return (*inputs.preset.stop_sequences, *(f"\n{label}:" for label in labels))
+    labels = dict.fromkeys([*turn_labels, *other_labels])
+    tags = [f"\n{label}:" for label in labels if label in other_labels]
+    return (*inputs.preset.stop_sequences, *tags)
 
 
 def _select_sampling_parameters(preset: Preset) -> dict[str, object]:

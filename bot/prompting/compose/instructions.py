@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bot.chat.story import Story
 from bot.prompting.compose.inputs import PromptInputs
-from bot.prompting.draft import PromptPart, story_title
+from bot.prompting.draft import PromptPart, get_story_title
 from bot.prompting.haruhi import strip_dialogue_brackets
 from bot.prompting.persona import (
     DEFAULT_PLACEHOLDER,
@@ -62,8 +62,8 @@ def build_story_parts(
     parts = []
     for story in filled_text.stories:
         text = fill_names(story.text.strip(), preset.character_name, user_name)
-        filled_story = replace(story, text=text)
-        parts.append(PromptPart("stories", f"###\n{text}", story_title(filled_story), story.score))
+        title = get_story_title(replace(story, text=text))
+        parts.append(PromptPart("stories", f"###\n{text}", title, story.score))
     return parts
 
 

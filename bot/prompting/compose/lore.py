@@ -130,10 +130,8 @@ def insert_messages(
             # The last unit also contains what comes right before the newest message.
             if not name and (position < end or unit is history[-1]):
                 named_messages += messages_by_position.pop(position, ())
-        has_insertions = len(named_messages) > len(unit.all_messages)
-        units.append(
-            replace(unit, named_messages=tuple(named_messages)) if has_insertions else unit
-        )
+        is_changed = len(named_messages) > len(unit.all_messages)
+        units.append(replace(unit, named_messages=tuple(named_messages)) if is_changed else unit)
     return tuple(units)
 
 

@@ -38,18 +38,16 @@ def build_memories(
     dropped_items = []
     if over_budget_count := len(ranked_memories.memories) - len(parts):
         dropped_items.append(DroppedItem("memory", "", _BUDGET_REASON, over_budget_count))
-    if ranked_memories.private_memory_count:
-        dropped_items.append(
-            DroppedItem("memory", "", _PRIVATE_REASON, ranked_memories.private_memory_count)
-        )
+    if private_count := ranked_memories.private_memory_count:
+        dropped_items.append(DroppedItem("memory", "", _PRIVATE_REASON, private_count))
     return parts, dropped_items
 
 
 def _format_memory(inputs: PromptInputs, ranked_memory: RankedMemory) -> str:
     memory = ranked_memory.memory
     text = " ".join(strip_hidden_text(memory.text).split())[:_MAX_MEMORY_CHARS]
-    is_named = memory.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}
-    subject_phrase = f" of {_find_subject_name(inputs, ranked_memory)}" if is_named else ""
+    has_subject_name = memory.subject.kind in {SubjectKind.PERSON, SubjectKind.CHARACTER}
+    subject_phrase = f" of {_find_subject_name(inputs, ranked_memory)}" if has_subject_name else ""
     teller = memory.told_by
     source = f" ({_find_speaker_label(inputs, teller.id, teller.name)} told you)" if teller else ""
     return f"[You remember{subject_phrase}] {text.translate(_BRACKET_REPLACEMENTS)}{source}"

@@ -179,16 +179,14 @@ class KeyMatcher:
 
     def describe_match(self, entry: LoreEntry, text: str) -> str | None:
         """Describe, for receipts, which key of an entry matches a text; return None if none do."""
-        matching_key = next(
-            (key for key in entry.keys if self._contains_key(text, key, entry)), None
-        )
-        if matching_key is None:
+        found_key = next((key for key in entry.keys if self._contains_key(text, key, entry)), None)
+        if found_key is None:
             return None
-        lines = (line for line in text.split("\n") if self._contains_key(line, matching_key, entry))
-        reason = _KEY_REASON.with_values(key=repr(matching_key))
+        lines = (line for line in text.split("\n") if self._contains_key(line, found_key, entry))
+        reason = _KEY_REASON.with_values(key=repr(found_key))
         if line := next(lines, ""):  # "" if a pattern spans several lines
-            quote = _shorten_around_key(" ".join(line.removeprefix("\x01").split()), matching_key)
-            reason = _KEY_IN_LINE_REASON.with_values(key=repr(matching_key), line=quote)
+            quote = _shorten_around_key(" ".join(line.removeprefix("\x01").split()), found_key)
+            reason = _KEY_IN_LINE_REASON.with_values(key=repr(found_key), line=quote)
         if not entry.secondary_keys:
             return reason
         if not self._secondary_keys_match(entry, text):
@@ -214,7 +212,7 @@ class KeyMatcher:
             return False
         book = self._book
         if not (book.case_sensitive if entry.case_sensitive is None else entry.case_sensitive):
-            key, text = key.lower(), self._to_lowercase_cached(text)
+            key, text = key.lower(), self._get_lowercase_text(text)
         match_whole_words = (
             book.match_whole_words if entry.match_whole_words is None else entry.match_whole_words
         )
@@ -223,7 +221,7 @@ class KeyMatcher:
             return key in text
         return find_word(key, text) is not None
 
-    def _to_lowercase_cached(self, text: str) -> str:
+    def _get_lowercase_text(self, text: str) -> str:
         if text not in self._lowercase_texts:
             self._lowercase_texts[text] = text.lower()
         return self._lowercase_texts[text]

@@ -28,7 +28,7 @@ MAX_ENTRIES = 10_000
 _MAX_KEYS, _MAX_KEY_CHARS = 50_000, 2_000_000  # for all entries together
 # Limits for a book's regular expressions, so that parsing takes at most a second.
 _MAX_REGEX_WEIGHT, _MIN_REGEX_WEIGHT = 60_000, 40
-_CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Indexed by SillyTavern's numbers.
 KEY_LOGICS, ENTRY_POSITIONS = tuple(KeyLogic), tuple(EntryPosition)
 ROLES: tuple[Role, ...] = ("system", "user", "assistant")
@@ -160,9 +160,7 @@ def _parse_row(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreE
     """
     fields = JsonFields(row)
     values = JsonFields(row.get("extensions")).values if is_card else row
-    extensions = JsonFields(
-        {_CAMEL_CASE_BOUNDARY.sub("_", key).lower(): values[key] for key in values}
-    )
+    extensions = JsonFields({_CASE_BOUNDARY.sub("_", key).lower(): values[key] for key in values})
     is_selective = fields.flag("selective", default=not is_card)
     ignores_probability = not extensions.flag("use_probability", default=True)
     level = extensions.values.get("delay_until_recursion")

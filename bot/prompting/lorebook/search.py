@@ -57,7 +57,7 @@ class LorebookSearch:
         self._book = book
         self._messages = messages
         self._budget = budget if book.token_budget is None else min(budget, book.token_budget)
-        self._count = count
+        self._count_tokens = count
         self._random_float = random_float
         self._expand = expand
         self._activated_at: dict[str, int] = {}
@@ -79,7 +79,7 @@ class LorebookSearch:
         self._rejected_ids: set[str] = set()
         self._over_budget_ids: set[str] = set()
         self._recursion_texts: list[str] = []
-        self._scan_texts: dict[tuple[int, int], str] = {}  # by depth and number of recursion texts
+        self._scanned_texts: dict[tuple[int, int], str] = {}  # by depth and recursion text count
         self._is_budget_exceeded = False
         self._tokens = 0
 
@@ -158,11 +158,11 @@ class LorebookSearch:
     def _get_scanned_text(self, entry: LoreEntry) -> str:
         depth = self._book.scan_depth if entry.scan_depth is None else entry.scan_depth
         text_count = len(self._recursion_texts)
-        if (depth, text_count) not in self._scan_texts:  # most entries share a text
+        if (depth, text_count) not in self._scanned_texts:  # most entries share a text
             # Newest first. Separators keep keys from matching across messages.
             texts = [*list(reversed(self._messages))[:depth], *self._recursion_texts]
-            self._scan_texts[depth, text_count] = "".join(f"\x01{text}\n" for text in texts)
-        return self._scan_texts[depth, text_count]
+            self._scanned_texts[depth, text_count] = "".join(f"\x01{text}\n" for text in texts)
+        return self._scanned_texts[depth, text_count]
 
     def _explain_unmatched_keys(self, entry: LoreEntry) -> str:
         slow_keys = self._time_budget.slow_keys
@@ -207,13 +207,11 @@ class LorebookSearch:
     def _with_token_counts(self, entries: Sequence[LoreEntry]) -> Iterator[tuple[LoreEntry, int]]:
         """Yield entries with their token counts, or with 0 once the budget is exceeded."""
         for start in range(0, len(entries), _TOKEN_COUNT_BATCH_SIZE):
-            entry_batch = entries[start : start + _TOKEN_COUNT_BATCH_SIZE]
-            contents = [one.content for one in entry_batch if self._needs_token_count(one)]
-            counts = iter(self._count(contents) if contents else ())
-            token_counts = [
-                next(counts) if self._needs_token_count(one) else 0 for one in entry_batch
-            ]
-            yield from zip(entry_batch, token_counts, strict=True)
+            batch = entries[start : start + _TOKEN_COUNT_BATCH_SIZE]
+            contents = [one.content for one in batch if self._needs_token_count(one)]
+            counts = iter(self._count_tokens(contents) if contents else ())
+            token_counts = [next(counts) if self._needs_token_count(one) else 0 for one in batch]
+            yield from zip(batch, token_counts, strict=True)
 
     def _needs_token_count(self, entry: LoreEntry) -> bool:
         return entry.ignores_budget or not self._is_budget_exceeded

@@ -87,13 +87,13 @@ _REFUSED_PARAMETERS = tomllib.loads(
 def find_parameter_problem(name: str) -> Text | None:
     """Return why a preset must not have a parameter with this name, or None if it may."""
     normalized_name = name.strip().casefold().replace("-", "_")
-    if _is_refused(normalized_name, "operator"):
+    if _is_refused_parameter(normalized_name, "operator"):
         return translatable(
             "{name} can be set only by the operator, with the provider addresses and keys in"
             " TROUPE_PROVIDERS; remove it",
             name=repr(name),
         )
-    if _is_refused(normalized_name, "unseen"):
+    if _is_refused_parameter(normalized_name, "unseen"):
         return translatable(
             "{name} would change the model, its tools, or its cost without the budgets noticing;"
             " use the preset's keys {keys} instead",
@@ -103,13 +103,13 @@ def find_parameter_problem(name: str) -> Text | None:
     return None
 
 
-def _is_refused(name: str, group: str) -> bool:
+def _is_refused_parameter(name: str, group: str) -> bool:
     refusal_rules = _REFUSED_PARAMETERS[group]
     return name in refusal_rules["names"] or name.startswith(tuple(refusal_rules["prefixes"]))
 
 
 @dataclass(frozen=True)
-class _InRange:
+class _Range:
     """A validator for a number within a range, or null; the number is kept as written."""
 
     low: float
@@ -162,18 +162,18 @@ class Parameters(TypedDict, total=False):
     user_template: str | None
     assistant_template: str | None
     end_template: str | None
-    temperature: Annotated[object, _InRange(0, 5)]
-    top_p: Annotated[object, _InRange(0, 1)]
-    min_p: Annotated[object, _InRange(0, 1)]
-    top_k: Annotated[object, _InRange(-1, 1_000_000, is_integer=True)]
-    frequency_penalty: Annotated[object, _InRange(-2, 2)]
-    presence_penalty: Annotated[object, _InRange(-2, 2)]
-    repeat_penalty: Annotated[object, _InRange(0, 10)]
-    max_tokens: Annotated[object, _InRange(0, 1_000_000, is_integer=True)]  # 0: provider's limit
-    seed: Annotated[object, _InRange(-(2**63), 2**64, is_integer=True)]
-    max_completion_tokens: Annotated[object, _InRange(0, 1_000_000, is_integer=True)]
-    n: Annotated[object, _InRange(1, 1)]  # a chat shows one answer
-    best_of: Annotated[object, _InRange(1, 1)]
+    temperature: Annotated[object, _Range(0, 5)]
+    top_p: Annotated[object, _Range(0, 1)]
+    min_p: Annotated[object, _Range(0, 1)]
+    top_k: Annotated[object, _Range(-1, 1_000_000, is_integer=True)]
+    frequency_penalty: Annotated[object, _Range(-2, 2)]
+    presence_penalty: Annotated[object, _Range(-2, 2)]
+    repeat_penalty: Annotated[object, _Range(0, 10)]
+    max_tokens: Annotated[object, _Range(0, 1_000_000, is_integer=True)]  # 0: provider's limit
+    seed: Annotated[object, _Range(-(2**63), 2**64, is_integer=True)]
+    max_completion_tokens: Annotated[object, _Range(0, 1_000_000, is_integer=True)]
+    n: Annotated[object, _Range(1, 1)]  # a chat shows one answer
+    best_of: Annotated[object, _Range(1, 1)]
     stop: Annotated[object, AfterValidator(_check_length)]
 
 
@@ -196,7 +196,7 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-_NOT_AN_IMAGE = translatable("an image must be a link, a data:image/ URI, or base64")
+_IMAGE_PROBLEM = translatable("an image must be a link, a data:image/ URI, or base64")
 
 
 class ContentPart(StrictModel):
@@ -211,13 +211,9 @@ class ContentPart(StrictModel):
         """The image as APIs expect it: a link or a `data:` URI."""
         if self.text.startswith(_URL_PREFIXES):
             return self.text
-        image_formats = (
-            image_format
-            for prefix, image_format in _BASE64_PREFIXES.items()
-            if self.text.startswith(prefix)
-        )
-        image_format = next(image_formats, "png")
-        return f"data:image/{image_format};base64,{self.text}"
+        prefixes = _BASE64_PREFIXES.items()
+        image_formats = (one for prefix, one in prefixes if self.text.startswith(prefix))
+        return f"data:image/{next(image_formats, 'png')};base64,{self.text}"
 
     @model_validator(mode="after")
     def _check_image(self) -> Self:
@@ -227,7 +223,7 @@ class ContentPart(StrictModel):
             except binascii.Error:
                 image_data = b""
             if not image_data:
-                raise ValueError(_NOT_AN_IMAGE)
+                raise ValueError(_IMAGE_PROBLEM)
         return self
 
 

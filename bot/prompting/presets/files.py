@@ -107,9 +107,8 @@ def parse_preset(text: str, source: str) -> Preset:
     """Parse a preset with comments and trailing commas; raise `PresetError` if it is invalid."""
     result = check_preset(text)
     if result.preset is None:
-        raise PresetError(
-            join_texts(_describe_problem(problem, source) for problem in result.problems)
-        )
+        problem_texts = (_describe_problem(problem, source) for problem in result.problems)
+        raise PresetError(join_texts(problem_texts))
     return result.preset
 
 
@@ -142,9 +141,8 @@ def read_lorebook_file(name: str, file: Path) -> object:
     try:
         value = read_json(read_preset_text(book_file)).value
     except JsonSyntaxError as error:
-        raise PresetError(
-            _describe_problem(PresetProblem(error.line, error.problem), str(book_file))
-        ) from error
+        problem = PresetProblem(error.line, error.problem)
+        raise PresetError(_describe_problem(problem, str(book_file))) from error
     read_lorebook(value, str(book_file))
     return value
 
@@ -214,9 +212,7 @@ def find_preset_file(folder: Path, preset: Preset) -> Path:
     new_file = folder / f"{preset.id}.json"
     if not folder.is_dir() or not any(folder.glob("*.json")):
         return new_file
-    return next(
-        (file for file in list_json_files(folder) if _contains_preset(file, preset)), new_file
-    )
+    return next((file for file in list_json_files(folder) if _has_preset(file, preset)), new_file)
 
 
 def write_preset(folder: Path, preset: Preset) -> Path:
@@ -248,7 +244,7 @@ def write_file_atomically(file: Path, content: bytes) -> None:
         raise UserError(f"{file} cannot be written: {error.strerror}") from None
 
 
-def _contains_preset(file: Path, sought_preset: Preset) -> bool:
+def _has_preset(file: Path, sought_preset: Preset) -> bool:
     text = read_preset_text(file)
     if is_lorebook(text):
         return False
@@ -261,7 +257,7 @@ def _contains_preset(file: Path, sought_preset: Preset) -> bool:
 MAX_PROBLEMS = 100
 """The maximum number of problems to describe; each takes tenths of a millisecond."""
 
-_NOT_AN_OBJECT = translatable("a preset must be one JSON object: {example}", example="{...}")
+_OBJECT_PROBLEM = translatable("a preset must be one JSON object: {example}", example="{...}")
 
 
 @value_class
@@ -291,7 +287,7 @@ def check_preset(text: str) -> CheckedPreset:
     except JsonSyntaxError as error:
         return CheckedPreset(None, [PresetProblem(error.line, error.problem)])
     if not isinstance(document.value, dict):
-        return CheckedPreset(None, [PresetProblem(1, _NOT_AN_OBJECT)])
+        return CheckedPreset(None, [PresetProblem(1, _OBJECT_PROBLEM)])
     try:
         return CheckedPreset(Preset.model_validate(document.value), document=document)
     except ValidationError as error:

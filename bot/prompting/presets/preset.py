@@ -327,7 +327,7 @@ class Preset(StrictModel):
     """Whether the bot answers only in age-restricted channels, in groups with `/access adult on`,
     and in private chats with people who confirmed their age."""
 
-    _behavior_of: str = PrivateAttr("")
+    _behavior_name: str = PrivateAttr("")
 
     @property
     def display_name(self) -> str:
@@ -336,7 +336,7 @@ class Preset(StrictModel):
     @property
     def behavior_preset_name(self) -> str:
         """The name of the preset that gives a user-made character its behavior; "" for others."""
-        return self._behavior_of
+        return self._behavior_name
 
     def behaving_as(self, behavior_preset: "Preset") -> "Preset":
         """Return this character with another preset's model, limits, and rules, but not tools."""
@@ -344,7 +344,7 @@ class Preset(StrictModel):
         character_copy = self.model_copy(
             update={name: value for name, value in fields.items() if name not in _CHARACTER_KEYS}
         )
-        character_copy._behavior_of = behavior_preset.name  # noqa: SLF001 # our own copy
+        character_copy._behavior_name = behavior_preset.name  # noqa: SLF001 # our own copy
         return character_copy
 
     @property

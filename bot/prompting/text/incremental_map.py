@@ -39,24 +39,24 @@ def map_incrementally(
     return values
 
 
-def _find_overlap(old: tuple[Item, ...], new: tuple[Item, ...]) -> tuple[int, int]:
-    """Find the slice of `old` that `new` starts with; return its start and end."""
-    if not old or not new:
+def _find_overlap(old_items: tuple[Item, ...], new_items: tuple[Item, ...]) -> tuple[int, int]:
+    """Find the slice of `old_items` that `new_items` starts with; return its start and end."""
+    if not old_items or not new_items:
         return 0, 0
     begin = 0
-    if old[0] is not new[0]:
-        if new[0] not in old:
+    if old_items[0] is not new_items[0]:
+        if new_items[0] not in old_items:
             return 0, 0
-        begin = old.index(new[0])
-    max_length = min(len(old) - begin, len(new))
+        begin = old_items.index(new_items[0])
+    max_length = min(len(old_items) - begin, len(new_items))
     for length in range(max_length, max(-1, max_length - _MAX_CHANGED_ITEMS), -1):
         end = begin + length
         # The last items are compared first, because they usually differ.
-        if length and not _is_same(old[end - 1], new[length - 1]):
+        if length and not _is_same(old_items[end - 1], new_items[length - 1]):
             continue
-        if old[begin:end] == new[:length]:
+        if old_items[begin:end] == new_items[:length]:
             return begin, end
-    item_pairs = zip(old[begin:], new, strict=False)
+    item_pairs = zip(old_items[begin:], new_items, strict=False)
     equal_pairs = takewhile(lambda pair: _is_same(*pair), item_pairs)
     return begin, begin + sum(1 for _ in equal_pairs)
 
