@@ -53,8 +53,8 @@ def clean_name(name: str) -> str:
     plain_name = _normalize(name)
     if _PLAIN_NAME.fullmatch(plain_name):  # nothing to remove
         return _cut_to_label_limit(plain_name).strip(" .-")
-    char_triples = zip(f" {plain_name}", plain_name, f"{plain_name} "[1:], strict=False)
-    kept_chars = (char for before, char, after in char_triples if _should_keep(before, char, after))
+    triples = zip(f" {plain_name}", plain_name, f"{plain_name} "[1:], strict=False)
+    kept_chars = (char for before, char, after in triples if _should_keep_char(before, char, after))
     clean_text = _remove_stacked_marks("".join(kept_chars))
     if not any(char.isalnum() for char in clean_text):
         clean_text = _spell_emoji(clean_text)
@@ -79,7 +79,7 @@ def _normalize(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name[:_MAX_NAME_CHARS]).split())
 
 
-def _should_keep(before: str, char: str, after: str) -> bool:
+def _should_keep_char(before: str, char: str, after: str) -> bool:
     if char in _EMOJI_JOINERS and (_is_emoji(before) or before in _EMOJI_JOINERS):
         return True
     if char in _JOINERS:
@@ -372,14 +372,14 @@ class EchoFilter:
         self._own_labels = frozenset(_clean_label(one) for one in [own_label] if one is not None)
         self._known_labels = (self._own_labels | set(map(_clean_label, other_labels))) - {""}
         self._held_text = ""
-        self._at_line_start = True
+        self._is_at_line_start = True
         self._has_text = False
 
     def feed(self, text: str) -> str:
         """Add the answer's next chunk, and return the text that can be shown now."""
         if not self._own_labels:
             return text
-        is_waiting = self._at_line_start or self._held_text or self.has_ended
+        is_waiting = self._is_at_line_start or self._held_text or self.has_ended
         if self._has_text and not is_waiting and _LINE_END.search(text) is None:
             return text  # the usual case: inside a line
         self._held_text += text
@@ -392,9 +392,9 @@ class EchoFilter:
     def _release_held_text(self, *, is_end_of_answer: bool) -> str:
         shown_parts = []
         while self._held_text and not self.has_ended:
-            tag_length = (
-                self._measure_tag(is_end_of_answer=is_end_of_answer) if self._at_line_start else 0
-            )
+            tag_length: int | None = 0
+            if self._is_at_line_start:
+                tag_length = self._measure_tag(is_end_of_answer=is_end_of_answer)
             if tag_length is None:
                 break
             if tag_length:
@@ -413,7 +413,7 @@ class EchoFilter:
         line_end = _LINE_END.search(self._held_text)
         line_length = len(self._held_text) if line_end is None else line_end.end()
         line, self._held_text = self._held_text[:line_length], self._held_text[line_length:]
-        self._at_line_start = line_end is not None
+        self._is_at_line_start = line_end is not None
         self._has_text = self._has_text or bool(line.strip())
         return line if self._has_text else ""
 

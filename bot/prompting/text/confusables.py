@@ -41,7 +41,7 @@ _CONFUSABLE_SCRIPTS = frozenset(
 COLON = re.compile("[:：﹕︓︰∶ː꞉˸׃፡։܃܄᛬᠃᠄⁚ꓽ]")
 """Matches a colon or a lookalike, which ends a speaker's tag."""
 
-_NOT_ALPHANUMERIC = re.compile("[^a-z0-9]+")
+_NON_ALPHANUMERICS = re.compile("[^a-z0-9]+")
 _CACHE_SIZE = 4096
 # Characters that encode hidden text: tag characters, repeated variation selectors (a character
 # needs only one), and more joiners and directional marks in a row than any spelling has.
@@ -70,7 +70,7 @@ def confusable_skeleton(text: str) -> str:
     Only letters and digits remain, without diacritics: `N.o.r.á` is `nora`.
     """
     if text.isascii():  # the same result, in a fraction of the time
-        plain_text = _NOT_ALPHANUMERIC.sub("", text.lower())
+        plain_text = _NON_ALPHANUMERICS.sub("", text.lower())
         return plain_text.translate(_LATIN_LOOKALIKES).replace("rn", "m")
     plain_text = spell_enclosed_letters(text)
     nfkd_text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", plain_text).casefold())
