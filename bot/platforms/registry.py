@@ -67,12 +67,9 @@ def create_platform(
     cursor_store = context.cursor_store and wrap_for_plugin(context.cursor_store)
     context = wrap_for_plugin(context, cursor_store=cursor_store, web_channels=None)
     thread = PluginThread(plugin, _TIMEOUT_SECONDS, OutcomeUnknown, (PlatformError, StoreError))
-    platform = thread.call_factory(
-        lambda: resolve_name(spec.factory)(settings, context), PluginFailed
-    )
-    surface = wrap_plugin(
-        thread.call_factory(lambda: platform.surface, PluginFailed), Surface, thread
-    )
+    call_factory = thread.call_factory
+    platform = call_factory(lambda: resolve_name(spec.factory)(settings, context), PluginFailed)
+    surface = wrap_plugin(call_factory(lambda: platform.surface, PluginFailed), Surface, thread)
     wrapped_platform: Platform = wrap_plugin(platform, Platform, thread, surface=surface)
     return wrapped_platform
 

@@ -170,13 +170,9 @@ class AnsweringContainer(MessagingContainer, ABC):
         return self._create_summarizer(Urgency.BACKGROUND)
 
     def _create_summarizer(self, urgency: Urgency) -> Summarizer:
-        pay_for_summary = BudgetedSummaries(
-            self.spending, self.usage_log, self.provider_slots, urgency
-        ).pay_for_summary
-        summaries = SqlSummaries(self.database)
-        return Summarizer(
-            summaries, self.backends, pay_for_summary, self.resolver.remove_opted_out_turns
-        )
+        budget = BudgetedSummaries(self.spending, self.usage_log, self.provider_slots, urgency)
+        summaries, remove_turns = SqlSummaries(self.database), self.resolver.remove_opted_out_turns
+        return Summarizer(summaries, self.backends, budget.pay_for_summary, remove_turns)
 
     @cached_property
     def prompt_sources(self) -> PromptSources:

@@ -117,14 +117,13 @@ def find_tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
     problems = []
     for name in preset.mcp_servers:
         if name not in settings.mcp_servers:
-            known_names = ", ".join(sorted(settings.mcp_servers)) or translatable("none")
             problems.append(
                 translatable(
                     "mcp_servers: no MCP server {name} is set up (known: {known}); set"
                     " TROUPE_MCP_SERVERS__{setting}__COMMAND or"
                     " TROUPE_MCP_SERVERS__{setting}__URL",
                     name=repr(name),
-                    known=known_names,
+                    known=", ".join(sorted(settings.mcp_servers)) or translatable("none"),
                     setting=name.upper(),
                 )
             )

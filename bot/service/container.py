@@ -23,8 +23,8 @@ from bot.runtime.terminal import terminal_locale
 from bot.service.answering import AnsweringContainer
 from bot.service.jobs import (
     Job,
+    JobGroup,
     ProviderNotices,
-    RoleJobs,
     make_heartbeat_jobs,
     measure_loop_lag,
     measure_queues,
@@ -52,7 +52,7 @@ class Container(AnsweringContainer):
             commands=COMMANDS,
             command_names=COMMAND_NAMES,
             message_commands=MESSAGE_COMMANDS,
-            find_press_form=self.press_form,
+            find_press_form=self.find_press_form,
             command_form=self.command_form,
             suggest_presets=self.resolver.complete,
             suggest=self.suggest,
@@ -86,7 +86,7 @@ class Container(AnsweringContainer):
         return PublishedPresets(self)
 
     @cached_property
-    def role_jobs(self) -> Sequence[RoleJobs]:
+    def job_groups(self) -> Sequence[JobGroup]:
         """The jobs of this process's roles, in the order in which they handle a message."""
         roles = self.options.roles
         role_names = ",".join(role for role in Role if role in roles)
@@ -95,17 +95,17 @@ class Container(AnsweringContainer):
             measure_ages = partial(measure_queues, ServiceState(self.database, self.clock), roles)
             jobs.append(partial(repeat, measure_ages, self.clock, _SECONDS_BETWEEN_MEASUREMENTS))
         if not self.is_alone:
-            share_own_reports = partial(share_reports, self.nodes, self.owner, self.backends)
-            jobs.append(partial(share_own_reports, RECENT_EVENTS, self.clock))
+            share_process_reports = partial(share_reports, self.nodes, self.owner, self.backends)
+            jobs.append(partial(share_process_reports, RECENT_EVENTS, self.clock))
         return [
-            RoleJobs(start=self.restore_filter.load_restore),
+            JobGroup(start=self.restore_filter.load_restore),
             *([self._worker_jobs()] if Role.WORKER in roles else []),
             *([self._sender_jobs()] if Role.SENDER in roles else []),
             make_heartbeat_jobs(self.nodes, self.owner, role_names, __version__, self.clock),
-            RoleJobs(jobs),
+            JobGroup(jobs),
         ]
 
-    def _worker_jobs(self) -> RoleJobs:
+    def _worker_jobs(self) -> JobGroup:
         pool, worker = self.conversation_pool, self.worker
 
         async def release_claims() -> None:
@@ -123,9 +123,9 @@ class Container(AnsweringContainer):
             poller = MissedSignalPoller(self.inbox, self.stops, self.arrivals)
             poll_jobs += [poller.poll, self.forgotten_conversations.drop_deleted_conversations]
         jobs += [partial(repeat, poll, self.clock, _SECONDS_BETWEEN_POLLS) for poll in poll_jobs]
-        return RoleJobs(jobs, release_claims, drain)
+        return JobGroup(jobs, release_claims, drain)
 
-    def _sender_jobs(self) -> RoleJobs:
+    def _sender_jobs(self) -> JobGroup:
         lane_pool = self.lane_pool
 
         async def drain() -> None:
@@ -139,16 +139,15 @@ class Container(AnsweringContainer):
                         await self.clock.sleep(_DRAIN_POLL_SECONDS)
             await lane_pool.drain(0)
 
-        delete_late_duplicates = partial(self._sender.late_duplicate_remover.run, lane_pool.wake)
         jobs: list[Job] = [
             lane_pool.run,
-            delete_late_duplicates,
+            partial(self._sender.late_duplicate_remover.run, lane_pool.wake),
             self.delete_expired_rows,
             self.delete_unused_pictures,
         ]
         if self.settings.events.url is not None:
             jobs.append(self.send_events)
-        return RoleJobs(jobs, self.outbox.release_all, drain)
+        return JobGroup(jobs, self.outbox.release_all, drain)
 
     @cached_property
     def provider_notices(self) -> ProviderNotices:

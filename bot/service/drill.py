@@ -192,8 +192,8 @@ class _Drill:
         for table in metadata.sorted_tables:
             if "id" in table.c and isinstance(table.c.id.type, BigInteger):
                 query = select(func.max(table.c.id))
-                top_id = await container.database.read(lambda c, one=query: c.execute(one).scalar())  # type: ignore[misc]
-                self.newest_ids[table.name] = [top_id or 0]
+                max_id = await container.database.read(lambda c, one=query: c.execute(one).scalar())  # type: ignore[misc]
+                self.newest_ids[table.name] = [max_id or 0]
         jobs = [container.conversation_pool.run, container.worker.leases.run]
         jobs += [container.lane_pool.run, container.decisions.run]
         tasks = [asyncio.create_task(job()) for job in jobs]
@@ -237,12 +237,8 @@ class _Drill:
 
         key, summaries = _DM_CHAT.conversation, self.container.summarizer.summaries
         history = await summaries.load_turns(key)
-        summary_end = (
-            history.session_number,
-            history.turns[-1].id,
-            fingerprint_turns(history.turns),
-        )
-        await summaries.save(key, Summary(*summary_end, f"They said {_WORDS}"))
+        turns_end = (history.session_number, history.turns[-1].id, fingerprint_turns(history.turns))
+        await summaries.save(key, Summary(*turns_end, f"They said {_WORDS}"))
         slots_folder, clock = self.container.settings.data_dir / "slots", self.container.clock
         memories = self.container.memories
         subject = MemorySubject(SubjectKind.PERSON, _PERSON.id, _PERSON.name)
@@ -350,8 +346,7 @@ def _find_traces_in_memory(container: Container) -> Iterator[str]:
         if id(one) in seen_ids or isinstance(one, _SKIPPED_TYPES):
             continue
         seen_ids.add(id(one))
-        is_builtin = type(one).__module__ == "builtins"
-        name = holder_name if is_builtin else type(one).__name__
+        name = holder_name if type(one).__module__ == "builtins" else type(one).__name__
         stack += [(each, name) for each in gc.get_referents(one)]
 
 

@@ -20,7 +20,7 @@ _POLL_SECONDS = 1.0
 _REQUEST_TIMEOUT_SECONDS = 15.0
 _MAX_BACKOFF_SECONDS = 300.0
 _MAX_ROWS_PER_READ = 1000
-_FINAL_STATUSES = {400, 413, 422}
+_REFUSAL_STATUSES = {400, 413, 422}
 """HTTP statuses after which an event is not sent again."""
 
 
@@ -69,13 +69,11 @@ class EventSender:
         event_time = datetime.fromtimestamp(row.at, UTC)
         body = msgspec.json.encode({"type": row.kind, "timestamp": event_time, "data": row.data})
         event_id = f"{await self.events.installation_id()}-{row.kind}-{row.position:.17g}"
-        timestamp = str(int(self.clock.now()))
-        digest = hmac.digest(
-            self.settings.key, f"{event_id}.{timestamp}.".encode() + body, "sha256"
-        )
+        sent_at = str(int(self.clock.now()))
+        digest = hmac.digest(self.settings.key, f"{event_id}.{sent_at}.".encode() + body, "sha256")
         headers = {
             "webhook-id": event_id,
-            "webhook-timestamp": timestamp,
+            "webhook-timestamp": sent_at,
             "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
         }
         deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_SECONDS
@@ -83,7 +81,7 @@ class EventSender:
             "POST", "", body, deadline, content_type="application/json", headers=headers
         ) as response:
             status = response.status
-        if status in _FINAL_STATUSES:
+        if status in _REFUSAL_STATUSES:
             _log.error("event_refused", event_id=event_id, status=status)
         elif status >= 300:
             raise ConnectionFailed(f"the receiver answered with status {status}")

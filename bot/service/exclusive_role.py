@@ -196,8 +196,8 @@ class ShardReceiver:
 
     async def _run_shard(self, shard: str, intake: Intake) -> None:
         def may_take_lease() -> bool:
-            others_held = (role.is_held for name, role in self._roles.items() if name != shard)
-            return sum(others_held) < self._shard_share
+            held_count = sum(one.is_held for name, one in self._roles.items() if name != shard)
+            return held_count < self._shard_share
 
         role_name = f"receive {self.source}"
         role = self._roles[shard] = ExclusiveRole(

@@ -26,7 +26,7 @@ _SECONDS_BEFORE_DELETION = 300.0  # less than an hour, so that hourly restarts d
 _SECONDS_BETWEEN_DELETIONS = 3600.0
 _SECONDS_BETWEEN_LAG_CHECKS = 0.5
 _SECONDS_BETWEEN_CHECKS = 2.0
-_SILENT_CHECKS = 4  # first checks without warnings, while parts are connecting
+_SILENT_CHECKS = 4  # first checks without warnings, while components are connecting
 _log = structlog.get_logger(__name__)
 
 Job = Callable[[], Awaitable[None]]
@@ -37,8 +37,8 @@ async def _do_nothing() -> None:
 
 
 @value_class
-class RoleJobs:
-    """The jobs of a role, with their setup and cleanup."""
+class JobGroup:
+    """Jobs, such as those of a role, with their setup and cleanup."""
 
     jobs: Sequence[Job] = ()
     """Jobs that run until the process ends."""
@@ -48,14 +48,14 @@ class RoleJobs:
     """Finishes work in progress, but starts no new work."""
 
 
-async def repeat(job: Job, clock: Clock, seconds_between: float) -> None:
+async def repeat(job: Job, clock: Clock, pause_seconds: float) -> None:
     """Repeat a job until cancelled, and log database failures."""
     while True:
         try:
             await job()
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
-        await clock.sleep(seconds_between)
+        await clock.sleep(pause_seconds)
 
 
 async def delete_expired_rows(database: Database, settings: Settings, clock: Clock) -> None:
@@ -84,7 +84,7 @@ async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
 
 def make_heartbeat_jobs(
     nodes: NodeRegistry, owner: str, roles: str, version: str, clock: Clock
-) -> RoleJobs:
+) -> JobGroup:
     """Return the jobs that register this process for `troupe nodes` while it runs."""
 
     async def send_heartbeats() -> None:
@@ -95,7 +95,7 @@ def make_heartbeat_jobs(
         with contextlib.suppress(StoreError):
             await nodes.unregister(owner)
 
-    return RoleJobs([send_heartbeats], partial(nodes.register, owner, roles, version), unregister)
+    return JobGroup([send_heartbeats], partial(nodes.register, owner, roles, version), unregister)
 
 
 async def measure_loop_lag(clock: Clock) -> None:
@@ -107,19 +107,19 @@ async def measure_loop_lag(clock: Clock) -> None:
 
 
 async def log_outages(check: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
-    """Log when parts fail and work again; `check` returns each part's state, "ok" or a problem."""
+    """Log when components fail and work again; `check` returns their states, "ok" or a problem."""
     outage_starts: dict[str, float] = {}
-    connected_parts: set[str] = set()
+    working_names: set[str] = set()
     for count in itertools.count(1):
-        for part, state in (await check()).items():
+        for name, state in (await check()).items():
             if state == "ok":
-                connected_parts.add(part)
-                if part in outage_starts:
-                    seconds = round(clock.monotonic() - outage_starts.pop(part), 1)
-                    _log.info("outage_ended", part=part, seconds=seconds)
-            elif part not in outage_starts and (part in connected_parts or count >= _SILENT_CHECKS):
-                outage_starts[part] = clock.monotonic()
-                _log.warning("outage_began", part=part, reason=state)
+                working_names.add(name)
+                if name in outage_starts:
+                    seconds = round(clock.monotonic() - outage_starts.pop(name), 1)
+                    _log.info("outage_ended", part=name, seconds=seconds)
+            elif name not in outage_starts and (name in working_names or count >= _SILENT_CHECKS):
+                outage_starts[name] = clock.monotonic()
+                _log.warning("outage_began", part=name, reason=state)
         await clock.sleep(_SECONDS_BETWEEN_CHECKS)
 
 
@@ -133,10 +133,8 @@ class ProviderNotices:
 
     def find(self) -> Sequence[str]:
         """Return a line per unreachable provider."""
-        return [
-            f"provider {name!r} does not answer this worker"
-            for name in self._list_unreachable_providers()
-        ]
+        unreachable_names = self._list_unreachable_providers()
+        return [f"provider {name!r} does not answer this worker" for name in unreachable_names]
 
     def describe_states(self) -> Mapping[str, str]:
         """Return "ok" or the problem of each provider that this process uses."""
@@ -158,8 +156,7 @@ class ProviderNotices:
         return f"no provider answers: {', '.join(unreachable_names)}"
 
     def _list_served_providers(self) -> list[str]:
-        is_worker = Role.WORKER in self.roles
-        return sorted({one.provider for one in self.presets()}) if is_worker else []
+        return sorted({one.provider for one in self.presets()}) if Role.WORKER in self.roles else []
 
     def _list_unreachable_providers(self) -> list[str]:
         """Return the providers whose models all have open circuit breakers."""

@@ -152,7 +152,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     # forms that platforms open before a request is stored
 
-    async def press_form(self, press: ButtonPress) -> EditableText | None:
+    async def find_press_form(self, press: ButtonPress) -> EditableText | None:
         """Return the form that a button opens, or None if it opens no form."""
         button = parse_button(press)
         if button is None or button.action not in FORM_ACTIONS:
@@ -320,9 +320,8 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def stops(self) -> StopRequests:
-        return StopRequests(
-            self.signals, self.admins.is_known_admin, self.admins.record_admin_action
-        )
+        admins = self.admins
+        return StopRequests(self.signals, admins.is_known_admin, admins.record_admin_action)
 
     # sending
 

@@ -66,9 +66,8 @@ def parse_roles(name_list: str) -> frozenset[Role]:
         else:
             raise SettingsError(f"--role: {_describe_unknown(name, [*ALL_ROLES, _ALL_ROLES_NAME])}")
     if not roles:
-        raise SettingsError(
-            f"--role needs at least one of {', '.join([*sorted(ALL_ROLES), _ALL_ROLES_NAME])}"
-        )
+        role_names = ", ".join([*sorted(ALL_ROLES), _ALL_ROLES_NAME])
+        raise SettingsError(f"--role needs at least one of {role_names}")
     return frozenset(roles)
 
 
@@ -91,8 +90,7 @@ def _split_names(name_list: str) -> list[str]:
 def _describe_unknown(name: str, known_names: Sequence[str], problem: str = "is not one of") -> str:
     closest_names = difflib.get_close_matches(name, known_names, n=1)
     hint = f"; did you mean {str(closest_names[0])!r}?" if closest_names else ""
-    known_names_text = ", ".join(sorted(known_names)) or "none"
-    return f"{name!r} {problem}: {known_names_text}{hint}"
+    return f"{name!r} {problem}: {', '.join(sorted(known_names)) or 'none'}{hint}"
 
 
 def replace_model(

@@ -91,9 +91,8 @@ async def open_story_retriever(
     embedder: Embedder, stories_by_character: Mapping[str, Sequence[str]], database: Database
 ) -> AsyncIterator[RetrieveStories]:
     """Index presets' stories in the background; yield a retriever. Raises `SettingsError`."""
-    stories: Stories = import_extra("bot.storage.stories", "a preset with stories").SqlStories(
-        database
-    )
+    stories_module = import_extra("bot.storage.stories", "a preset with stories")
+    stories: Stories = stories_module.SqlStories(database)
     indexing_coroutine = index_stories(stories_by_character, embedder, stories, SystemClock())
     indexing_task = asyncio.create_task(indexing_coroutine)
     try:
@@ -212,12 +211,12 @@ def _select_usable_presets(
     presets = replace_model(files.presets, options.model, settings)
     provider_roles = options.roles & {Role.WORKER, Role.CONSOLE}
     refusals = find_refused_presets(presets.values(), settings) if provider_roles else {}
-    disabled = {**files.disabled_reasons, **refusals}
+    disabled_reasons = {**files.disabled_reasons, **refusals}
     default_name = options.preset or settings.default_preset
-    for name, reason in disabled.items():
+    for name, reason in disabled_reasons.items():
         if preset_id(name) != preset_id(default_name):  # if it is disabled, fail later
             progress(f"the preset {name} is disabled: {reason}")
-    return {name: one for name, one in presets.items() if name not in refusals}, disabled
+    return {name: one for name, one in presets.items() if name not in refusals}, disabled_reasons
 
 
 @contextlib.asynccontextmanager
@@ -328,22 +327,21 @@ async def _open_coordination(
 
 async def add_stored_keys(settings: Settings) -> Settings:
     """Return the settings with stored API keys added; raises `SettingsError`, `StoreError`."""
-    keyed_providers = {
+    providers_with_keys = {
         name: provider
         for name, provider in settings.providers.items()
         if isinstance(provider, HttpProviderSettings) and provider.stored_keys
     }
-    if not keyed_providers:
+    if not providers_with_keys:
         return settings
-    cipher = import_extra("bot.storage.fernets", "a stored key").KeyCipher(
-        settings.all_encryption_keys
-    )
+    fernets_module = import_extra("bot.storage.fernets", "a stored key")
+    cipher = fernets_module.KeyCipher(settings.all_encryption_keys)
     stored_keys: Sequence[StoredKey] = ()
     if await read_revision(settings.sqlalchemy_url) is not None:
         async with open_without_migrating(settings.sqlalchemy_url) as database:
             stored_keys = await ProviderKeys(database, SystemClock()).list_all()
     providers = dict(settings.providers)
-    for name, provider in keyed_providers.items():
+    for name, provider in providers_with_keys.items():
         encrypted_keys = [one.token for one in stored_keys if one.provider == name]
         api_keys = [SecretStr(cipher.decrypt(name, token)) for token in encrypted_keys]
         if not api_keys:

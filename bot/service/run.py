@@ -42,15 +42,15 @@ class Service:
 
     async def serve(self) -> None:
         """Run until a signal or until all platforms end, then drain; raises `PlatformFatal`."""
-        container, role_jobs = self.container, self.container.role_jobs
-        for part in role_jobs:
-            await part.start()
+        container, job_groups = self.container, self.container.job_groups
+        for group in job_groups:
+            await group.start()
         async with self._serve_http():
             jobs_to_run: list[Job] = [
                 container.supervisor.run_until_stopped,
-                partial(log_outages, self._check_parts, container.clock),
+                partial(log_outages, self._check_servers, container.clock),
                 self._presets.watch_files,
-                *(job for part in role_jobs for job in part.jobs),
+                *(job for group in job_groups for job in group.jobs),
             ]
             if not container.is_alone:
                 jobs_to_run.append(self._presets.watch)
@@ -114,8 +114,8 @@ class Service:
     async def _drain(self) -> None:
         """Finish the work in progress: first answers, then queued outgoing messages."""
         self._is_stopping = True
-        for part in self.container.role_jobs:
-            await part.drain()
+        for group in self.container.job_groups:
+            await group.drain()
 
     def _probes(self) -> dict[str, Probe]:
         """Return the probes for /readyz; while stopping, no role is ready."""
@@ -135,7 +135,7 @@ class Service:
             **{name: partial(self._find_platform_problem, one) for name, one in receiver_items},
         }
 
-    async def _check_parts(self) -> Mapping[str, str]:
+    async def _check_servers(self) -> Mapping[str, str]:
         """Return "ok" or the problem of each server that this process depends on."""
         server_states = await run_probes(self._make_server_probes(), _PROBE_TIMEOUT_SECONDS)
         return {**server_states, **self.container.provider_notices.describe_states()}
@@ -166,9 +166,8 @@ async def open_service(
         ignore_hang_up(asyncio.get_running_loop())
     specs = platforms or settings.configured_platforms or terminal_platforms()
     async with contextlib.AsyncExitStack() as stack:
-        resources = await stack.enter_async_context(
-            open_resources(settings, specs, progress, options)
-        )
+        resources_context = open_resources(settings, specs, progress, options)
+        resources = await stack.enter_async_context(resources_context)
         container = Container(settings, resources, specs, progress, options)
         for platform in container.platforms.values():
             stack.push_async_callback(platform.close)

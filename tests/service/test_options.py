@@ -48,7 +48,7 @@ def test_selected_platform_must_be_configured() -> None:
         select_platforms("discord", configured)
 
 
-def test_role_on_sqlite_is_refused() -> None:
+def test_division_into_roles_is_refused_with_sqlite() -> None:
     with pytest.raises(SettingsError, match="TROUPE_DATABASE_URL"):
         shares_data_dir(Settings(), DataDirUse.SERVICE, SENDER)
 

@@ -72,7 +72,7 @@ class ChannelWebhooks:
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
         self._webhooks_by_channel = BoundedDict[str, ChannelWebhook](_MAX_CACHED_CHANNELS)
-        self._pause_ends = BoundedDict[str, float](_MAX_CACHED_CHANNELS)
+        self._pause_end_times = BoundedDict[str, float](_MAX_CACHED_CHANNELS)
         self.ids: set[str] = set()
         """The ids of all webhooks found so far."""
         self._lock = asyncio.Lock()  # prevents two webhooks in one channel
@@ -80,7 +80,7 @@ class ChannelWebhooks:
     async def find(self, channel_id: str) -> ChannelWebhook | None:
         """Return a channel's webhook, or None if the bot has none there; raises `PlatformError`."""
         webhook = self._webhooks_by_channel.get(channel_id)
-        if webhook is not None or self._pause_ends.get(channel_id, 0.0) > time.monotonic():
+        if webhook is not None or self._pause_end_times.get(channel_id, 0.0) > time.monotonic():
             return webhook
         async with self._lock:
             if channel_id not in self._webhooks_by_channel:
@@ -98,7 +98,7 @@ class ChannelWebhooks:
             _log.info("webhook_not_allowed", channel=channel_id, reason=str(error))
             webhook = None
         if webhook is None:
-            self._pause_ends[channel_id] = time.monotonic() + _REFUSAL_PAUSE_SECONDS
+            self._pause_end_times[channel_id] = time.monotonic() + _REFUSAL_PAUSE_SECONDS
         else:
             self._webhooks_by_channel[channel_id] = webhook
 
@@ -182,10 +182,9 @@ class CharacterPictures:
         if not self._application_id:
             application = decode_response(await self._rest.call(_GET_APPLICATION), ObjectWithId)
             self._application_id = application.id
-        emojis = decode_response(
-            await self._rest.call(_LIST_EMOJIS, self._application_id), _EmojiList
-        )
-        return [one for one in emojis.items if one.name.startswith(_PICTURE_NAME_PREFIX)]
+        response = await self._rest.call(_LIST_EMOJIS, self._application_id)
+        emojis = decode_response(response, _EmojiList).items
+        return [one for one in emojis if one.name.startswith(_PICTURE_NAME_PREFIX)]
 
 
 class _Emoji(msgspec.Struct):
@@ -215,13 +214,13 @@ class AnswerThreads:
     def __init__(self, rest: RestClient) -> None:
         self._rest = rest
         self._open_thread_ids = BoundedDict[str, None](_MAX_CACHED_CHANNELS)
-        self._pause_ends = BoundedDict[str, float](_MAX_CACHED_CHANNELS)
+        self._pause_end_times = BoundedDict[str, float](_MAX_CACHED_CHANNELS)
 
     async def open_thread(self, channel_id: str, thread: MessageThread) -> str | None:
         """Open a thread, or return None if the bot may not; raises `PlatformError`."""
         if thread.message_id in self._open_thread_ids:
             return thread.message_id
-        if self._pause_ends.get(channel_id, 0.0) > time.monotonic():
+        if self._pause_end_times.get(channel_id, 0.0) > time.monotonic():
             return None
         body = {"name": thread.title[:_MAX_THREAD_TITLE_CHARS]}
         try:
@@ -239,7 +238,7 @@ class AnswerThreads:
     def pause_threads(self, channel_id: str, reason: str) -> None:
         """Open no threads in a channel for the next 30 seconds."""
         _log.info("thread_not_allowed", channel=channel_id, reason=reason)
-        self._pause_ends[channel_id] = time.monotonic() + _REFUSAL_PAUSE_SECONDS
+        self._pause_end_times[channel_id] = time.monotonic() + _REFUSAL_PAUSE_SECONDS
 
 
 def join_thread_and_message_id(thread_id: str, message_id: str) -> str:

@@ -81,11 +81,9 @@ def should_open_form(interaction: discord.Interaction, context: PlatformContext)
         return False
     if (spec := find_message_command(interaction, context.message_commands)) is not None:
         return spec.has_form
-    called_specs = _find_called_specs(interaction, context.commands)
+    specs = _find_called_specs(interaction, context.commands)
     has_file = bool(interaction_data(interaction).get("resolved", {}).get("attachments"))
-    return not has_file and any(
-        option.max_form_chars for one in called_specs for option in one.options
-    )
+    return not has_file and any(option.max_form_chars for one in specs for option in one.options)
 
 
 def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
@@ -129,8 +127,7 @@ def to_command_text(
         return f"/{spec.command}"
     name, action, options = _split_command(interaction)
     values = [str(option["value"]) for option in options if option.get("type") != _ATTACHMENT_TYPE]
-    words = [f"/{name}", action, *values]
-    return " ".join(word for word in words if word)
+    return " ".join(word for word in (f"/{name}", action, *values) if word)
 
 
 def manages_guild(interaction: discord.Interaction) -> bool:

@@ -122,9 +122,8 @@ class ShardClient(DiscordClient):
 
     def is_guild_loaded(self, guild_id: int) -> bool:
         """Return whether a guild is loaded; always true for the id 0, meaning direct messages."""
-        return not guild_id or (
-            guild_id not in self._held_events and self.get_guild(guild_id) is not None
-        )
+        is_held = guild_id in self._held_events
+        return not guild_id or (not is_held and self.get_guild(guild_id) is not None)
 
     async def _load_guild_and_release_events(self, guild_id: int) -> None:
         await self._load_guild(guild_id)
@@ -173,9 +172,8 @@ class ShardClient(DiscordClient):
         guild_channel = self.get_channel(channel_id)
         if guild_channel is not None and not isinstance(guild_channel, discord.abc.PrivateChannel):
             return {"guild_id": str(guild_channel.guild.id)}
-        channel = decode_response(
-            await self._rest.call(_GET_CHANNEL, str(channel_id)), dict[str, Any]
-        )
+        response = await self._rest.call(_GET_CHANNEL, str(channel_id))
+        channel = decode_response(response, dict[str, Any])
         if "thread_metadata" in channel:
             self.parse(RawEvent("THREAD_CREATE", channel), lambda *_: None)
         return {"guild_id": channel["guild_id"]} if "guild_id" in channel else {}

@@ -170,7 +170,7 @@ class Gateway(ShardClient):
 
     def _queue_edit(self, message: discord.Message, thread: discord.Thread | None = None) -> None:
         arguments = message, self._bot, self._context.bot_id, thread
-        self._queue_event(parse_or_skip("EDIT", incoming.edit_to_incoming, *arguments))
+        self._queue_event(parse_or_skip("EDIT", incoming.to_message_edit, *arguments))
 
     def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
         self._queue_deletion(deletion.channel_id, deletion.guild_id, {deletion.message_id})
@@ -187,7 +187,7 @@ class Gateway(ShardClient):
             channel = guild.get_channel_or_thread(chat_id) if guild else None
             deleted_ids = message_ids if chat_id == channel_id else {chat_id}
             arguments = chat_id, deleted_ids, channel, guild, self._context.bot_id
-            self._queue_event(incoming.deletion_to_incoming(*arguments))
+            self._queue_event(incoming.to_message_deletion(*arguments))
 
     def on_raw_reaction_add(self, event: discord.RawReactionActionEvent) -> None:
         if event.user_id == self._bot.id:
@@ -198,12 +198,12 @@ class Gateway(ShardClient):
         session_id = self.session.id if self.session else ""
         external_key = f"r{event.message_id}:{session_id}:{self.last_handled_sequence}"
         arguments = event, channel, guild, external_key, self._context.bot_id
-        self._queue_event(parse_or_skip("REACTION", incoming.reaction_to_incoming, *arguments))
+        self._queue_event(parse_or_skip("REACTION", incoming.to_reaction_change, *arguments))
 
     on_raw_reaction_remove = on_raw_reaction_add
 
     def on_guild_join(self, guild: discord.Guild) -> None:
-        self._queue_event(incoming.guild_to_chat_join(guild, self._context.bot_id))
+        self._queue_event(incoming.to_chat_join(guild, self._context.bot_id))
 
     def on_guild_available(self, guild: discord.Guild) -> None:
         """Queue a join event if the bot just joined; Discord also sends this after an outage."""
@@ -231,8 +231,7 @@ class Gateway(ShardClient):
     def on_interaction(self, interaction: discord.Interaction) -> None:
         """Start a task that responds; the interaction counts as received when the task ends."""
         self._unanswered_interactions[interaction.id] = self.sequence
-        response = self.respond(interaction, self._queue_command(interaction))
-        task = asyncio.create_task(response)
+        task = asyncio.create_task(self.respond(interaction, self._queue_command(interaction)))
         self._response_tasks.add(task)
         task.add_done_callback(self._response_tasks.discard)
 
@@ -256,7 +255,7 @@ class Gateway(ShardClient):
         """Return whether everyone should see the response to a command. Refusals are private."""
         if not commands.has_public_response(interaction, self._context.commands):
             return False
-        command = incoming.command_to_incoming(interaction, self._context, is_deferred=True)
+        command = incoming.to_command_message(interaction, self._context, is_deferred=True)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PERMISSION_CHECK_TIMEOUT_SECONDS):
                 return not await self._context.is_refused(command)
@@ -266,7 +265,7 @@ class Gateway(ShardClient):
         context, message_commands = self._context, self._context.message_commands
         is_form_submission = commands.is_button_form(interaction, message_commands)
         if is_form_submission or interaction.type is discord.InteractionType.component:
-            press = incoming.press_to_incoming(interaction, context.bot_id)
+            press = incoming.to_button_press(interaction, context.bot_id)
             form = None if is_form_submission else await context.find_press_form(press)
             if form is None:
                 await self._handle_press(interaction, press)
@@ -274,12 +273,12 @@ class Gateway(ShardClient):
                 await self._open_form(interaction, press.data, form)
         elif interaction.type is discord.InteractionType.autocomplete:
             typed_text = commands.focused_option_text(interaction)
-            command = incoming.command_to_incoming(interaction, context, is_deferred=False)
+            command = incoming.to_command_message(interaction, context, is_deferred=False)
             suggestions = () if typed_text is None else await context.suggest(command, typed_text)
             choices = {"choices": commands.to_choices(suggestions)}
             await self._send_response(interaction, ResponseType.autocomplete_result, choices)
         elif commands.should_open_form(interaction, context):
-            command = incoming.command_to_incoming(interaction, context, is_deferred=False)
+            command = incoming.to_command_message(interaction, context, is_deferred=False)
             target_id = commands.interaction_data(interaction).get("target_id")
             form_id = f"{command.text.removeprefix('/')}:{target_id}" if target_id else command.text
             await self._open_form(interaction, form_id, await context.command_form(command))
@@ -291,9 +290,8 @@ class Gateway(ShardClient):
         if refusal:
             await self._respond_privately(interaction, refusal)
         else:
-            await self._send_response(
-                interaction, ResponseType.modal, commands.form_payload(form_id, form)
-            )
+            payload = commands.form_payload(form_id, form)
+            await self._send_response(interaction, ResponseType.modal, payload)
 
     async def _handle_press(self, interaction: discord.Interaction, press: ButtonPress) -> None:
         """Queue and acknowledge a button press, or refuse it with a private notice."""

@@ -61,7 +61,7 @@ def to_incoming_message(
         quote=_to_quote(replied_message, bot),
         attachments=attachments,
         in_thread=isinstance(message.channel, discord.Thread),
-        opened_from=_bot_thread_starter_id(message.channel, bot),
+        opened_from=_find_bot_thread_id(message.channel, bot),
         thread_title=_to_thread_title(message.channel, bot),
         channel_title=_channel_title(message.channel, message.guild),
         mentions=_list_mentions(message, bot),
@@ -70,7 +70,7 @@ def to_incoming_message(
     )
 
 
-def edit_to_incoming(
+def to_message_edit(
     message: discord.Message, bot: Snowflake, bot_id: str = "", thread: discord.Thread | None = None
 ) -> MessageEdit | None:
     """Convert an edit (in `thread`, if given); return None if it only added a link preview."""
@@ -87,7 +87,7 @@ def edit_to_incoming(
     return MessageEdit(f"{external_key}@{thread.id}", thread_message, at)
 
 
-def deletion_to_incoming(
+def to_message_deletion(
     channel_id: int,
     message_ids: Collection[int],
     channel: object,
@@ -105,7 +105,7 @@ def deletion_to_incoming(
     )
 
 
-def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> ButtonPress:
+def to_button_press(interaction: discord.Interaction, bot_id: str = "") -> ButtonPress:
     """Convert a button press, a menu choice, or a submitted form that a button opened."""
     data = commands.interaction_data(interaction)
     message = interaction.message
@@ -123,7 +123,7 @@ def press_to_incoming(interaction: discord.Interaction, bot_id: str = "") -> But
     )
 
 
-def reaction_to_incoming(
+def to_reaction_change(
     event: discord.RawReactionActionEvent,
     channel: object,
     guild: discord.Guild | None,
@@ -177,7 +177,7 @@ def _read_origin_fields(interaction: discord.Interaction, bot_id: str) -> dict[s
     }
 
 
-def guild_to_chat_join(guild: discord.Guild, bot_id: str = "") -> ChatJoin | None:
+def to_chat_join(guild: discord.Guild, bot_id: str = "") -> ChatJoin | None:
     """Convert the event of joining a server; return None if the bot cannot post a greeting."""
     channels = [guild.system_channel, *guild.text_channels]
     permissions = discord.Permissions(view_channel=True, send_messages=True)
@@ -188,15 +188,14 @@ def guild_to_chat_join(guild: discord.Guild, bot_id: str = "") -> ChatJoin | Non
     address = Address("discord", str(channel.id), bot_id=bot_id)
     joined_at = guild.me.joined_at or discord.utils.utcnow()
     external_key = f"join:{guild.id}:{joined_at.timestamp():.0f}"
-    scopes = _list_scopes(address, channel, guild)
     return ChatJoin(
-        *(address, external_key, None, joined_at, scopes),
+        *(address, external_key, None, joined_at, _list_scopes(address, channel, guild)),
         locale=str(guild.preferred_locale),
         is_age_restricted=_is_age_restricted(channel, is_private=False),
     )
 
 
-def command_to_incoming(
+def to_command_message(
     interaction: discord.Interaction, context: PlatformContext, *, is_deferred: bool
 ) -> IncomingMessage:
     """Convert a command to a message; a context menu command becomes a reply to its target."""
@@ -223,8 +222,7 @@ def _quote_target_message(interaction: discord.Interaction) -> Quote | None:
     if target_message is None:
         return None
     author = target_message["author"]
-    name = author.get("global_name") or author["username"]
-    person = Person(f"discord:{author['id']}", name)
+    person = Person(f"discord:{author['id']}", author.get("global_name") or author["username"])
     return Quote(person, str(target_message["id"]), target_message.get("content", ""))
 
 
@@ -255,7 +253,7 @@ def _list_role_ids(user: discord.abc.User | None) -> tuple[str, ...] | None:
     return tuple(f"discord:{role.id}" for role in user.roles if not role.is_default())
 
 
-def _bot_thread_starter_id(channel: object, bot: Snowflake) -> str | None:
+def _find_bot_thread_id(channel: object, bot: Snowflake) -> str | None:
     """Return the id of the message from which the bot started a thread (also the thread's id)."""
     if isinstance(channel, discord.Thread) and channel.owner_id == bot.id:
         return str(channel.id)
@@ -322,7 +320,7 @@ def _to_quote(replied_message: discord.Message | None, bot: Snowflake) -> Quote 
 def _list_mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
     if "<" not in message.content:
         return ()
-    bot_ids = _bot_mention_ids(message, bot)
+    bot_ids = _bot_and_role_ids(message, bot)
     mention_matches = (
         one for one in _MENTION_REFERENCE.finditer(message.content) if int(one["id"]) not in bot_ids
     )
@@ -377,8 +375,7 @@ def _content_texts(
     """Yield the texts of a message's content and embeds, and of components if it has no content."""
     yield content
     for embed in message.embeds:
-        is_preview = embed.type in _PREVIEW_EMBED_TYPES or (embed.url and embed.url in content)
-        if not is_preview:
+        if embed.type not in _PREVIEW_EMBED_TYPES and not (embed.url and embed.url in content):
             yield from _embed_texts(embed)
     if not content.strip():
         for component in message.components:
@@ -445,10 +442,10 @@ def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
         return False
     ids_in_text = {int(mention["id"]) for mention in _MENTION_REFERENCE.finditer(message.content)}
     listed_ids = {one.id for one in (*message.mentions, *message.role_mentions)}
-    return bool(_bot_mention_ids(message, bot) & ids_in_text & listed_ids)
+    return bool(_bot_and_role_ids(message, bot) & ids_in_text & listed_ids)
 
 
-def _bot_mention_ids(message: discord.Message, bot: Snowflake) -> set[int]:
+def _bot_and_role_ids(message: discord.Message, bot: Snowflake) -> set[int]:
     bot_role = message.guild.self_role if message.guild else None
     return {bot.id, bot_role.id} if bot_role else {bot.id}
 
@@ -458,7 +455,7 @@ def _strip_mention(message: discord.Message, bot: Snowflake) -> str:
     remaining_text = text = message.content.strip()
     if not text.startswith("<"):
         return text
-    ids = _bot_mention_ids(message, bot)
+    ids = _bot_and_role_ids(message, bot)
     while (mention := _MENTION_REFERENCE.match(remaining_text)) and int(mention["id"]) in ids:
         remaining_text = remaining_text[mention.end() :].lstrip(" \t\n,:;，：、")
     return remaining_text or text

@@ -26,7 +26,7 @@ _FORMULA_START = re.compile(r"\$|\\[(\[]")
 _MARKUP_CHARACTERS = re.compile(r"[*_~|\\]")
 _CODE_FENCE = re.compile(r"[`~]{3,}")
 _HORIZONTAL_RULE = "⸻"
-_CONVERTED_TOKENS = frozenset({"table_open", "math_block", "hr", "fence", "heading_open", "inline"})
+_TYPES_TO_CONVERT = frozenset({"table_open", "math_block", "hr", "fence", "heading_open", "inline"})
 
 
 @text_cache(128)
@@ -39,7 +39,7 @@ def to_discord_markdown(source: str) -> str:
     next_line_index = 0
     for token in parse_markdown(source):
         start_line, end_line = token.map or (-1, -1)
-        if start_line < next_line_index or token.type not in _CONVERTED_TOKENS:
+        if start_line < next_line_index or token.type not in _TYPES_TO_CONVERT:
             continue
         output_lines += lines[next_line_index:start_line]
         output_lines += _convert_block(token, lines[start_line:end_line])
@@ -101,16 +101,13 @@ def _convert_inline(text: str) -> str:
 
 def _convert_formulas(text: str) -> str:
     pieces, copy_start, position = [], 0, 0
-    while opening := _FORMULA_START.search(text, position):
-        formula = find_formula(text, opening.start(), len(text))
-        position = opening.end()
+    while opener := _FORMULA_START.search(text, position):
+        formula = find_formula(text, opener.start(), len(text))
+        position = opener.end()
         if formula is not None:
             tex, position = formula
             symbols = tex_to_unicode(tex)
             needs_code = _MARKUP_CHARACTERS.search(symbols) and "`" not in symbols
-            pieces += [
-                text[copy_start : opening.start()],
-                f"`{symbols}`" if needs_code else symbols,
-            ]
+            pieces += [text[copy_start : opener.start()], f"`{symbols}`" if needs_code else symbols]
             copy_start = position
     return "".join([*pieces, text[copy_start:]])

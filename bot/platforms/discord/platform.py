@@ -67,10 +67,8 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         self._rest = RestClient(self._token)
         self._pictures = CharacterPictures(self._rest)
         self.surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
-        source = source_name("discord", context.bot_id)
-        self._identify_limits = IdentifyLimits(
-            self._rest, context.take_lease, source, context.clock
-        )
+        name = source_name("discord", context.bot_id)
+        self._identify_limits = IdentifyLimits(self._rest, context.take_lease, name, context.clock)
         self._running_shards: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by shard name
         self._rejection: str | None = None  # why Discord rejects the token; None once accepted
         self._role_cache = BoundedDict[tuple[str | None, str], tuple[float, tuple[str, ...]]](
@@ -125,7 +123,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
                 await self._token.wait_for_retry(token, error)
 
     async def _receive_from_shard(self, shard_name: str, intake: Intake, token: str) -> None:
-        shard, bot = Shard.from_name(shard_name), await self._bot_object()
+        shard, bot = Shard.from_name(shard_name), await self._read_bot()
         arguments = self._settings, self._rest, self._context, bot, shard, self._identify_limits
         async with Gateway(*arguments) as gateway:
             await gateway.login(token)
@@ -163,19 +161,18 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
             raise Refused("the server of the message is unknown")
         now, (until, roles) = self._context.clock.monotonic(), self._role_cache.get(key, (0.0, ()))
         if until <= now:
-            member = decode_response(
-                await self._rest.call(_GET_MEMBER, guild, person), dict[str, Any]
-            )
+            response = await self._rest.call(_GET_MEMBER, guild, person)
+            member = decode_response(response, dict[str, Any])
             roles = tuple(f"discord:{one}" for one in member["roles"])
             self._role_cache[key] = now + _ROLE_CACHE_SECONDS, roles
         return roles
 
     @override
     async def read_before(self, message: IncomingMessage, limit: int) -> Sequence[IncomingMessage]:
-        before_filter = {"before": message.message_id} if message.message_id else {}
-        query = {"limit": str(limit), **before_filter}
+        before_field = {"before": message.message_id} if message.message_id else {}
+        query = {"limit": str(limit), **before_field}
         response = await self._rest.call(READ_MESSAGES, message.address.chat, query=query)
-        bot = await self._bot_object()
+        bot = await self._read_bot()
         messages = decode_response(response, list[dict[str, Any]])
         earlier_messages = (self._parse_message(message, bot, one) for one in reversed(messages))
         return [one for one in earlier_messages if one is not None]
@@ -183,7 +180,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     @override
     async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
         thread_id, *parent_ids = [scope.rpartition(":")[2] for scope in message.scopes]
-        bot = await self._bot_object()
+        bot = await self._read_bot()
         for chat in (*parent_ids[:1], thread_id):  # a forum post contains its first message itself
             with contextlib.suppress(Refused):
                 response = await self._rest.call(READ_MESSAGE, chat, thread_id)
@@ -209,7 +206,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         # The parser has no guilds, so the scopes are those of the nearby message.
         return incoming and replace(incoming, scopes=neighbor.scopes)
 
-    async def _bot_object(self) -> discord.Object:
+    async def _read_bot(self) -> discord.Object:
         return discord.Object((await self._rest.read_bot_user()).id)
 
     @functools.cached_property

@@ -22,7 +22,7 @@ from bot.platforms.discord.gateway import (
     SessionStarted,
     wait_for_events,
 )
-from bot.platforms.discord.incoming import command_to_incoming
+from bot.platforms.discord.incoming import to_command_message
 from bot.platforms.discord.shards import GatewaySession, Shard
 from bot.platforms.receiving import find_cursor_number, mark_if_late, parse_cursors, parse_number
 from bot.platforms.spec import PlatformContext
@@ -33,7 +33,7 @@ GuildChannel = discord.TextChannel | discord.VoiceChannel | discord.StageChannel
 
 _log = structlog.get_logger(__name__)
 _MAX_ANSWERABLE_AGE = timedelta(hours=24)  # older messages are not fetched
-_MAX_CHANNEL_AGE = timedelta(days=7)
+_MAX_CURSOR_AGE = timedelta(days=7)
 _MAX_CHANNELS = 500
 _MAX_CONCURRENT_READS = 5
 _PAGE_SIZE = 100
@@ -110,7 +110,7 @@ class MessageReceiver:
                     acknowledgment = event.acknowledgment
                     await asyncio.wait([acknowledgment], timeout=_ACKNOWLEDGMENT_TIMEOUT_SECONDS)
                     is_public = acknowledgment.result() if acknowledgment.done() else None
-                    command = command_to_incoming(
+                    command = to_command_message(
                         event.interaction, self._context, is_deferred=is_public is not None
                     )
                     if is_public is False:
@@ -210,7 +210,7 @@ class MessageReceiver:
         } | {
             channel: stored_id
             for channel, stored_id in stored_ids.items()
-            if channel not in newest_ids and snowflake_time(stored_id) > now - _MAX_CHANNEL_AGE
+            if channel not in newest_ids and snowflake_time(stored_id) > now - _MAX_CURSOR_AGE
         }
         channels = sorted(unread_channels.items(), key=lambda item: item[1], reverse=True)
         min_id = time_snowflake(now - _MAX_ANSWERABLE_AGE)
@@ -254,9 +254,9 @@ class ChannelCursors:
     def load(self, cursors: Mapping[str, str]) -> None:
         """Replace all cursors with the stored ones, which map names to values."""
         prefix = self._channel_prefix
-        channel_rows = {name: value for name, value in cursors.items() if name.startswith(prefix)}
+        channel_cursors = {name: one for name, one in cursors.items() if name.startswith(prefix)}
         self.stored_ids.clear()
-        for channel, message, guild in parse_cursors(channel_rows, self._parse_channel_cursor):
+        for channel, message, guild in parse_cursors(channel_cursors, self._parse_channel_cursor):
             if self._shard.has_guild(guild):
                 self.stored_ids[channel] = message
         names = [f"{self._shard_prefix}{one}" for one in ("connected", "catching_up")]

@@ -185,9 +185,8 @@ class DiscordSurface(Surface, BucketSurface):
         if message.reply_to is not None:
             reply_reference = {"message_id": message.reply_to, "fail_if_not_exists": False}
             body["message_reference"] = reply_reference
-        response = await self._rest.call(
-            _SEND_MESSAGE, message.address.chat, body=body, file=message.file
-        )
+        chat, file = message.address.chat, message.file
+        response = await self._rest.call(_SEND_MESSAGE, chat, body=body, file=file)
         return decode_response(response, ObjectWithId).id
 
     @override
@@ -202,9 +201,8 @@ class DiscordSurface(Surface, BucketSurface):
         if content.face is not None and await self._edit_by_webhook(address, message_id, content):
             return
         try:
-            await self._rest.call(
-                _EDIT_MESSAGE, address.chat, message_id, body=_to_bot_message(content)
-            )
+            body = _to_bot_message(content)
+            await self._rest.call(_EDIT_MESSAGE, address.chat, message_id, body=body)
         except (errors.MessageNotFound, errors.ContentRefused):
             raise
         except errors.Refused:  # the message was sent by a webhook
@@ -238,10 +236,9 @@ class DiscordSurface(Surface, BucketSurface):
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
         if message.thread is not None:
             thread = message.thread.message_id
-            thread_message = replace(message, address=replace(message.address, chat=thread))
-            known_ids = {
-                locate_message(thread_message.address, one)[1] for one in search.excluded_ids
-            }
+            address = replace(message.address, chat=thread)
+            thread_message = replace(message, address=address)
+            known_ids = {locate_message(address, one)[1] for one in search.excluded_ids}
             with contextlib.suppress(ChannelNotFound):  # the thread was never opened
                 message_id = await self._find_in_channel(thread_message, thread, known_ids)
                 if message_id is not None:

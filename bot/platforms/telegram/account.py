@@ -105,10 +105,9 @@ class TelegramAccount(AccountSetup):
 
     async def _get_updates(self, **fields: object) -> list[dict[str, Any]]:
         fields = {"timeout": _POLL_SECONDS, "allowed_updates": ["message"], **fields}
+        seconds = _POLL_SECONDS + api.CALL_TIMEOUT_SECONDS
         try:
-            updates = await self._api.send(
-                "getUpdates", fields, _POLL_SECONDS + api.CALL_TIMEOUT_SECONDS
-            )
+            updates = await self._api.send("getUpdates", fields, seconds)
         except api.PollingConflict:
             raise Unreachable(
                 translatable(

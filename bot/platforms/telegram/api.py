@@ -27,7 +27,6 @@ from bot.ports import Clock
 from bot.runtime.http_client import ConnectionFailed, HttpClient, InvalidAddress, download_file
 from bot.texts.text import translatable
 
-Result = TypeVar("Result")
 T = TypeVar("T")
 
 CALL_TIMEOUT_SECONDS = 10
@@ -110,9 +109,7 @@ class BotApi:
     def current_token(self) -> str:
         return self._bot.token
 
-    async def call(
-        self, method: TelegramMethod[Result], seconds: int = CALL_TIMEOUT_SECONDS
-    ) -> Result:
+    async def call(self, method: TelegramMethod[T], seconds: int = CALL_TIMEOUT_SECONDS) -> T:
         """Call a method and return its result; raises `PlatformError`, such as `ChatMoved`."""
         return await self._call_with_newest_token(lambda bot: bot(method, request_timeout=seconds))
 

@@ -70,8 +70,7 @@ _MEDIA_KINDS_BY_CONTENT_TYPE: Mapping[str, MediaKind] = {
 
 def parse_updates(raw_updates: Iterable[dict[str, Any]]) -> list[types.Update]:
     """Parse updates; leave out parts that this version of aiogram cannot parse."""
-    updates = (_parse_update(raw) for raw in raw_updates)
-    return [update for update in updates if update is not None]
+    return [update for update in map(_parse_update, raw_updates) if update is not None]
 
 
 def _parse_update(raw_update: dict[str, Any]) -> types.Update | None:
@@ -139,8 +138,8 @@ def _add_missing_field(raw_update: dict[str, Any], error: ErrorDetails) -> bool:
 
 
 def _drop_value(raw_update: dict[str, Any], path: Sequence[str | int]) -> None:
-    *parents, key = path
-    parent = _value_at_path(raw_update, parents)
+    *parent_path, key = path
+    parent = _value_at_path(raw_update, parent_path)
     if key == "forward_origin":  # it must stay a forward, which does not address the bot
         parent[key] = {"type": "hidden_user", "sender_user_name": "", "date": 0}
     else:
@@ -201,9 +200,9 @@ def to_incoming_message(
         return None
     is_forward = message.forward_origin is not None and not message.is_automatic_forward
     if is_forward:
-        wake_reason, text = _forwarded_wake_and_text(message, whole_text)
+        wake_reason, text = _wake_reason_and_quote(message, whole_text)
     else:
-        wake_reason, text = _wake_and_text(message, content, whole_text, bot, commands)
+        wake_reason, text = _wake_reason_and_text(message, content, whole_text, bot, commands)
     number, person = message.ephemeral_message_id, message.from_user
     ephemeral = None if number is None else format_ephemeral_id(person.id if person else 0, number)
     if (message.is_automatic_forward or ephemeral) and wake_reason is not WakeReason.COMMAND:
@@ -418,7 +417,7 @@ def _list_mentions(message: types.Message, content: str, bot: types.User) -> tup
     )
 
 
-def _forwarded_wake_and_text(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
+def _wake_reason_and_quote(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
     """Return a forwarded message's wake reason, and its text as a quote."""
     wake_reason = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
     if not content.strip():
@@ -430,11 +429,8 @@ def _forwarded_wake_and_text(message: types.Message, content: str) -> tuple[Wake
 
 def _original_author(origin: types.MessageOriginUnion | None) -> Person | None:
     """Return the person who wrote a forwarded or quoted message, or None if Telegram hides them."""
-    return (
-        _account_to_person(origin.sender_user)
-        if isinstance(origin, types.MessageOriginUser)
-        else None
-    )
+    user = origin.sender_user if isinstance(origin, types.MessageOriginUser) else None
+    return None if user is None else _account_to_person(user)
 
 
 def _original_author_name(message: types.Message) -> str:
@@ -453,7 +449,7 @@ def _list_entities(message: types.Message) -> Sequence[types.MessageEntity]:
     return (message.entities if message.text else message.caption_entities) or []
 
 
-def _wake_and_text(
+def _wake_reason_and_text(
     message: types.Message,
     content: str,
     text: str,
@@ -484,11 +480,11 @@ def _find_wake_reason(message: types.Message, content: str, bot: types.User) -> 
         return WakeReason.DM
     if any(_is_bot_mention(entity, content, bot) for entity in _list_entities(message)):
         return WakeReason.MENTION
-    original = message.reply_to_message
+    reply_target = message.reply_to_message
     # In a topic that the bot opened, every message "replies" to the bot's service message.
-    if original is None or original.forum_topic_created or original.from_user is None:
+    if reply_target is None or reply_target.forum_topic_created or reply_target.from_user is None:
         return None
-    return WakeReason.REPLY if original.from_user.id == bot.id else None
+    return WakeReason.REPLY if reply_target.from_user.id == bot.id else None
 
 
 def _is_bot_mention(entity: types.MessageEntity, content: str, bot: types.User) -> bool:

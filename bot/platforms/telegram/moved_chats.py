@@ -75,11 +75,11 @@ class MovedChats:
     async def load(self, intake: Intake) -> None:
         """Load stored moves, including those that other processes stored; raises `StoreError`."""
         self._intake = intake
-        moves = parse_cursors(
+        stored_moves = parse_cursors(
             await intake.cursors(self._cursor_prefix),
             lambda name, first_id: (int(first_id), int(name.removeprefix(self._cursor_prefix))),
         )
-        for first_id, current_id in moves:
+        for first_id, current_id in stored_moves:
             self._set_current_chat(first_id, current_id)
         self._is_loaded = True
 
@@ -104,8 +104,7 @@ class MovedChats:
 
     def to_first_addresses(self, events: Iterable[Incoming]) -> list[Incoming]:
         """Return events with their groups' first addresses, but without announcements of moves."""
-        converted_events = (self._to_first_address(one) for one in events)
-        return [one for one in converted_events if one is not None]
+        return [one for one in map(self._to_first_address, events) if one is not None]
 
     def _to_first_address(self, incoming: Incoming) -> Incoming | None:
         first_id = self._first_ids.get(int(incoming.address.chat))
@@ -191,5 +190,5 @@ def _move_to_first_chat(message: IncomingMessage, address: Address) -> IncomingM
 
 
 def _add_id_offset(message_id: str | None) -> str | None:
-    keeps_id = message_id is None or not message_id.isdecimal()
-    return message_id if keeps_id else str(int(message_id or 0) + _MESSAGE_ID_OFFSET)
+    is_number = message_id is not None and message_id.isdecimal()
+    return str(int(message_id or 0) + _MESSAGE_ID_OFFSET) if is_number else message_id

@@ -104,8 +104,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         await self._retry_until_answered(lambda: self._api.call(webhook_deletion))
         await register_commands(self._api, self._context.commands)
         await self._chats.load(intake)
-        stored_cursors = await intake.cursors(self._offset_cursor)
-        offset = find_cursor_number(stored_cursors, self._offset_cursor)
+        offset = find_cursor_number(await intake.cursors(self._offset_cursor), self._offset_cursor)
         try:
             while True:
                 updates = await self._retry_until_answered(partial(self._get_updates, offset))
@@ -135,8 +134,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         while True:
             secrets = self._read_token_and_secret()
             await self._retry_until_answered(self._set_webhook)
-            next_time = self._clock.monotonic() + _SECONDS_BETWEEN_WEBHOOK_UPDATES
-            while self._read_token_and_secret() == secrets and self._clock.monotonic() < next_time:
+            deadline = self._clock.monotonic() + _SECONDS_BETWEEN_WEBHOOK_UPDATES
+            while self._read_token_and_secret() == secrets and self._clock.monotonic() < deadline:
                 await self._clock.sleep(CHECK_INTERVAL_SECONDS)
 
     def _read_token_and_secret(self) -> tuple[str, str]:
@@ -163,8 +162,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 )
             )
         except errors.Refused as error:  # for example, Telegram cannot resolve the host name
-            reason = f"{error}; check TROUPE_TELEGRAM__WEBHOOK_URL"
-            raise errors.Unreachable(reason) from None
+            raise errors.Unreachable(f"{error}; check TROUPE_TELEGRAM__WEBHOOK_URL") from None
 
     @override
     def is_authentic_call(self, headers: Mapping[str, str]) -> bool:
@@ -232,8 +230,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         """Poll once; return unparsed updates, so that an invalid update does not affect others."""
         # After a failure, poll without waiting, to notice early that it is over. In a conflict,
         # wait, because each poll interrupts the other process.
-        polls_without_waiting = self.connection_error is not None and not self._has_conflict
-        timeout_seconds = 0 if polls_without_waiting else self._settings.poll_seconds
+        should_poll_at_once = self.connection_error is not None and not self._has_conflict
+        timeout_seconds = 0 if should_poll_at_once else self._settings.poll_seconds
         fields = {"offset": offset, "timeout": timeout_seconds, "allowed_updates": UPDATE_TYPES}
         seconds = self._settings.poll_seconds + api.CALL_TIMEOUT_SECONDS
         start = self._clock.monotonic()

@@ -36,7 +36,7 @@ from bot.ports import Surface
 from bot.runtime.in_process import BoundedDict
 
 _MAX_PROBES = 64
-_MAX_PROBES_BEFORE = 16  # messages that may arrive between a search and the repeated send
+_MAX_OLDER_PROBES = 16  # messages that may arrive between a search and the repeated send
 _MAX_MISSING_IDS = 8  # in a row; after that, a group is assumed to have no further messages
 _MAX_STORED_SEARCHES = 1000  # interrupted searches whose progress is kept
 
@@ -135,13 +135,11 @@ class TelegramSurface(Surface):
         return await self._chats.call_in_chat(message.address, send)
 
     async def _change_ephemeral_message(
-        self, address: Address, message_id: re.Match[str], content: MessageContent | None
+        self, address: Address, id_match: re.Match[str], content: MessageContent | None
     ) -> None:
         """Edit an ephemeral message, or delete it if `content` is None."""
-        ids = {
-            "receiver_user_id": int(message_id["person"]),
-            "ephemeral_message_id": int(message_id["id"]),
-        }
+        person, number = int(id_match["person"]), int(id_match["id"])
+        ids = {"receiver_user_id": person, "ephemeral_message_id": number}
 
         async def call(chat: CurrentChat) -> None:
             target = {"chat_id": chat.id, **ids}
@@ -176,8 +174,7 @@ class TelegramSurface(Surface):
     @override
     async def delete(self, address: Address, message_id: str) -> None:
         def to_deletion(chat: CurrentChat) -> DeleteMessage:
-            number = _require_current_id(chat, message_id)
-            return DeleteMessage(chat_id=chat.id, message_id=number)
+            return DeleteMessage(chat_id=chat.id, message_id=_require_current_id(chat, message_id))
 
         with suppress(MessageNotFound):
             if ephemeral_match := _EPHEMERAL_ID.fullmatch(message_id):
@@ -212,7 +209,7 @@ class TelegramSurface(Surface):
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        """Search for a message by trying to edit messages with unknown ids to its text.
+        """Search for a message: try to edit messages with unknown ids so that they get its text.
 
         Bots cannot list messages, but Telegram's answer to an edit shows whether a message is the
         bot's, another person's or missing. Messages are sent in order, so the search starts after
@@ -230,9 +227,8 @@ class TelegramSurface(Surface):
     async def _find_in_chat(
         self, message: OutgoingMessage, chat: CurrentChat, search: MessageSearch
     ) -> str | None:
-        known_ids = {
-            wire_id for one in search.excluded_ids if (wire_id := chat.to_wire(one)) is not None
-        }
+        wire_ids = map(chat.to_wire, search.excluded_ids)
+        known_ids = {one for one in wire_ids if one is not None}
         oldest_id = chat.to_wire(search.after) or 0
         if search.copy_id is None:
             after_id = max([oldest_id, *known_ids])
@@ -278,7 +274,7 @@ class TelegramSurface(Surface):
         lower_bound = max([oldest_id, *(one for one in known_ids if one < sent_id)])
         if lower_bound == 0:  # the bot's older messages may be unknown
             return None
-        for candidate in range(sent_id - 1, max(lower_bound, sent_id - 1 - _MAX_PROBES_BEFORE), -1):
+        for candidate in range(sent_id - 1, max(lower_bound, sent_id - 1 - _MAX_OLDER_PROBES), -1):
             if await self._probe_message(message, chat, candidate) == "match":
                 return candidate
         return None
@@ -358,13 +354,12 @@ def _render_caption(content: MessageContent) -> dict[str, Any]:
 def _render_text(
     content: MessageContent, *, keep_links: bool = True
 ) -> tuple[str, list[MessageEntity] | None]:
+    text = content.text_with_name_line
     if content.is_plain:
-        return render_plain(content.text_with_name_line), None
+        return render_plain(text), None
     if not content.thoughts:
-        return render_markdown(content.text_with_name_line, keep_links=keep_links)
-    return render_with_fold(
-        content.text_with_name_line, f"💭 {content.thoughts}", keep_links=keep_links
-    )
+        return render_markdown(text, keep_links=keep_links)
+    return render_with_fold(text, f"💭 {content.thoughts}", keep_links=keep_links)
 
 
 class _SentMessage(msgspec.Struct):

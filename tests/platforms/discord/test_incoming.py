@@ -19,10 +19,10 @@ from bot.chat.incoming import (
 )
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import (
-    command_to_incoming,
-    edit_to_incoming,
-    press_to_incoming,
+    to_button_press,
+    to_command_message,
     to_incoming_message,
+    to_message_edit,
 )
 from bot.platforms.discord.rest import RestClient
 from bot.platforms.discord.settings import DiscordSettings
@@ -91,7 +91,7 @@ async def test_age_restriction_of_a_channel_is_inherited_by_its_threads(*, is_ns
     called = cache.command(
         guild_id=str(GUILD), channel={"id": str(THREAD), "type": 11}, permissions="0"
     )
-    assert press_to_incoming(called).is_age_restricted is is_nsfw
+    assert to_button_press(called).is_age_restricted is is_nsfw
 
 
 def message_data(content: str, author: int, *, mentions: tuple[int, ...] = (), **more: Any) -> Any:
@@ -121,7 +121,7 @@ async def cache() -> CachedGuild:
 async def test_second_bot_has_different_keys(cache: CachedGuild) -> None:
     message = cache.message("hello")
     incoming = to_incoming_message(message, cache.bot, "77")
-    command = command_to_incoming(cache.command(), PlatformContext(bot_id="77"), is_deferred=True)
+    command = to_command_message(cache.command(), PlatformContext(bot_id="77"), is_deferred=True)
     assert incoming is not None
     assert incoming.address.conversation.startswith("discord@77:")
     assert command.address.source == "discord@77"
@@ -167,7 +167,7 @@ _MANAGE_GUILD, _MANAGE_MESSAGES = str(1 << 5), str(1 << 13)
 async def test_command_author_is_admin_in_private_or_with_manage_guild(
     cache: CachedGuild, given: dict[str, Any], is_admin: bool
 ) -> None:
-    incoming = command_to_incoming(cache.command(**given), PlatformContext(), is_deferred=True)
+    incoming = to_command_message(cache.command(**given), PlatformContext(), is_deferred=True)
     assert incoming.author_is_admin is is_admin
 
 
@@ -210,11 +210,11 @@ def test_thread_title_includes_channel_and_server_even_in_commands(cache: Cached
         assert cache.said("hello", where=where).channel_title == title
         place = {"id": str(where), "type": kind, "name": "plans"}
         called = cache.command(guild_id=str(GUILD), channel=place, permissions="0")
-        command = command_to_incoming(called, PlatformContext(), is_deferred=True)
+        command = to_command_message(called, PlatformContext(), is_deferred=True)
         assert command.channel_title == title
     place = {"id": "78", "type": 0, "name": "far", "position": 0}
     called = cache.command(guild_id="77", channel=place, permissions="0")
-    assert command_to_incoming(called, PlatformContext(), is_deferred=True).channel_title == ""
+    assert to_command_message(called, PlatformContext(), is_deferred=True).channel_title == ""
 
 
 async def test_thread_title_is_included_unless_the_bot_opened_the_thread(
@@ -229,8 +229,8 @@ async def test_thread_title_is_included_unless_the_bot_opened_the_thread(
         called = cache.command(
             guild_id=str(GUILD), channel={"id": str(THREAD), "type": 11}, permissions="0"
         )
-        command = command_to_incoming(called, PlatformContext(), is_deferred=True)
-        for asked in (command, press_to_incoming(called)):
+        command = to_command_message(called, PlatformContext(), is_deferred=True)
+        for asked in (command, to_button_press(called)):
             assert (asked.in_thread, asked.thread_title) == (True, title)
 
 
@@ -309,11 +309,11 @@ async def test_message_without_text_keeps_its_attachments(cache: CachedGuild) ->
 async def test_each_edit_is_a_separate_event(cache: CachedGuild) -> None:
     times = ("2026-11-22T10:00:00.100000+00:00", "2026-11-22T10:00:00.200000+00:00")
     first, second = (
-        edit_to_incoming(cache.message("new", edited_timestamp=time), cache.bot) for time in times
+        to_message_edit(cache.message("new", edited_timestamp=time), cache.bot) for time in times
     )
     assert first is not None
     assert second is not None
     assert (first.said.text, first.said.external_key) == ("new", str(MESSAGE))
     assert len({first.external_key, second.external_key, str(MESSAGE)}) == 3
     preview = cache.message("https://x.example")
-    assert edit_to_incoming(preview, cache.bot) is None, "the preview of a link is none"
+    assert to_message_edit(preview, cache.bot) is None, "the preview of a link is none"

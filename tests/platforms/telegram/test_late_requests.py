@@ -127,7 +127,7 @@ async def test_message_is_not_sent_after_its_deadline(
 
 
 @pytest.mark.parametrize("meanwhile", ["", "before", "chatter"])
-async def test_send_accepted_after_the_settle_time_appears_once(
+async def test_message_that_telegram_accepts_late_appears_once(
     rig: Rig, surface: Surface, database: Database, meanwhile: str
 ) -> None:
     clock = LeapingClock()
