@@ -26,12 +26,10 @@ def find_newest_scene(
     original_preset: str = "",
 ) -> Scene | None:
     """Return the newest message addressed to the bot, if any, with the turns around it."""
-    question_indexes = [
-        index for index, one in enumerate(turns) if one.speaker and not one.is_observed
-    ]
-    if not question_indexes:
+    indexes = [index for index, one in enumerate(turns) if one.speaker and not one.is_observed]
+    if not indexes:
         return None
-    index = question_indexes[-1]
+    index = indexes[-1]
     earlier_turns, question, answers = turns[:index], turns[index], turns[index + 1 :]
     address, author = parse_address(conversation), question.speaker
     assert author is not None  # noqa: S101 # it was chosen by its speaker
@@ -46,9 +44,8 @@ def find_newest_scene(
         wake=WakeReason.MENTION if len(person_ids) > 1 else WakeReason.DM,
         scopes=tuple(scopes) or (address.lane,),
     )
-    return Scene(
-        Session(session_number, tuple(earlier_turns)), message, tuple(answers), original_preset
-    )
+    session = Session(session_number, tuple(earlier_turns))
+    return Scene(session, message, tuple(answers), original_preset)
 
 
 @value_class

@@ -418,9 +418,7 @@ def create_forget_requests(
     were deleted as well.
     """
     return [
-        ForgetRequest(
-            parse_address(key), f"{key_prefix}:{key}", person_id, at, scopes=(key, *scopes)
-        )
+        ForgetRequest(parse_address(key), f"{key_prefix}:{key}", person_id, at, (key, *scopes))
         for key in conversation_keys
     ]
 

@@ -171,7 +171,7 @@ class Node:
     started_seconds: float
     """How long ago it started."""
     seen_seconds: float
-    """The age of its last report; far above `HEARTBEAT_SECONDS`, the process is probably dead."""
+    """The age of its last report; if that is far above `HEARTBEAT_SECONDS`, it is probably dead."""
     leases: tuple[str, ...]
     """The exclusive roles that the process holds now."""
     conversations: int

@@ -85,11 +85,9 @@ OUTPUT_LIMIT_PARAMETERS = (
 )
 
 
-def lowest_output_limit(
-    max_output_tokens: int | None, parameters: Mapping[str, object]
-) -> int | None:
+def lowest_output_limit(max_tokens: int | None, parameters: Mapping[str, object]) -> int | None:
     """Return the lowest output token limit above 0, or None if there is no limit."""
-    limits = (max_output_tokens, *map(parameters.get, OUTPUT_LIMIT_PARAMETERS))
+    limits = (max_tokens, *map(parameters.get, OUTPUT_LIMIT_PARAMETERS))
     return min([each for each in limits if isinstance(each, int) and each > 0], default=None)
 
 

@@ -272,10 +272,8 @@ class Session:
     @property
     def has_answer(self) -> bool:
         """Whether the session contains an answer to a question; greetings do not count."""
-        turns_since_question = dropwhile(
-            lambda one: one.is_observed or one.role != "user", self.turns
-        )
-        return any(one.role == "assistant" for one in turns_since_question)
+        remaining_turns = dropwhile(lambda one: one.is_observed or one.role != "user", self.turns)
+        return any(one.role == "assistant" for one in remaining_turns)
 
 
 TurnFilter: TypeAlias = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
@@ -533,11 +531,7 @@ def files_of_unanswered_questions(earlier_turns: Sequence[Turn]) -> tuple[MediaI
 
 def text_with_attachments(message: IncomingMessage) -> str:
     """Return a message's text and, for each attachment, a line such as "[picture cat.jpg]"."""
-    if not message.attachments:
-        return message.text
-    return "\n".join(
-        [*([message.text] if message.text else []), *describe_attachments(message.attachments)]
-    )
+    return "\n".join(filter(None, [message.text, *describe_attachments(message.attachments)]))
 
 
 def describe_attachments(items: Sequence[MediaItem]) -> list[str]:

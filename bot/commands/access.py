@@ -178,11 +178,10 @@ class AccessHandlers:
             lines = [translatable("Saved: {rule}.", rule=_format_rule(name, rule_value))]
         if not is_permission and "allow" in (await self.rules.load([scope]))[scope].values():
             place = _describe_place(scope, message)
-            lines.append(
-                translatable(
-                    "Only people with an allow rule may use me now ({place}).", place=place
-                )
+            text = translatable(
+                "Only people with an allow rule may use me now ({place}).", place=place
             )
+            lines.append(text)
         return CommandResult(join_texts(lines))
 
     @admin_command(
@@ -190,16 +189,16 @@ class AccessHandlers:
     )
     @admin_command("access on", marked("switch me on again (admins)"), _PLACE_OPTION)
     async def _switch_bot_on_or_off(self, request: CommandRequest) -> CommandResult:
-        turns_off = request.command.name == "access off"
+        is_off_command = request.command.name == "access off"
         scope = await self._find_changeable_scope(request, request.argument or "here")
-        await self._store_rule(request, scope, "off", "on" if turns_off else None)
+        await self._store_rule(request, scope, "off", "on" if is_off_command else None)
         access = await self.rules.find(request.incoming)
         text = translatable(
             "I'm switched off here and won't answer or remember anything. /access on undoes this."
         )
         if access.rule != "off":
             text = translatable("I am switched on here.")
-        elif not turns_off:
+        elif not is_off_command:
             text = describe_access(access, request.incoming)
         return CommandResult(text, changes_channel=True)
 

@@ -32,7 +32,7 @@ from bot.value_class import value_class
 COMMANDS_THAT_READ_HISTORY = ("retry", "undo", "forget", "start")
 """The commands whose handlers read the newest turns of the history."""
 _MAX_QUOTED_CHARS = 60
-RETRY_QUESTION_ACTION = translatable("retry or undo a question that somebody else asked")
+RETRY_ACTION = translatable("retry or undo a question that somebody else asked")
 RETRY_AUDIT_NAME = "retry question"
 """The name in the audit log for a retry of somebody else's question."""
 
@@ -59,30 +59,25 @@ class NewestQuestionHandlers:
 
     @command("retry", marked("answer the newest question again"))
     async def _retry(self, request: CommandRequest) -> CommandResult:
-        exchange = _require_newest_exchange(request)
+        exchange, message = _require_newest_exchange(request), request.incoming
         question, earlier_turns = exchange.question, exchange.earlier_turns
-        if not question.is_from(request.incoming.author):
-            await self.admins.require_admin(
-                request.incoming, RETRY_QUESTION_ACTION, audit_name=RETRY_AUDIT_NAME
-            )
+        if not question.is_from(message.author):
+            await self.admins.require_admin(message, RETRY_ACTION, audit_name=RETRY_AUDIT_NAME)
         if exchange.turn_range is not None:
             newest_count = exchange.turn_range.newer_count + exchange.turn_range.count
             earlier_turns = tuple(request.recent_turns[: len(request.recent_turns) - newest_count])
-        repeated_message = build_repeated_question(request.incoming, question, earlier_turns)
+        new_message = build_repeated_question(message, question, earlier_turns)
         speakers = pick_speakers(request.active, exchange.answers)
-        retried_question = AskedQuestion(
-            repeated_message, speakers, earlier_turns=exchange.earlier_turns
-        )
-        return CommandResult("", removed_range=exchange.turn_range, question=retried_question)
+        asked_question = AskedQuestion(new_message, speakers, earlier_turns=exchange.earlier_turns)
+        return CommandResult("", removed_range=exchange.turn_range, question=asked_question)
 
     @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
         exchange, message = _require_newest_exchange(request), request.incoming
         is_own_question = exchange.question.is_from(message.author)
         if not is_own_question or writes_as_group(message):  # unknown which admin asked it
-            audit_name = "undo question"
             await self.admins.require_admin(
-                message, RETRY_QUESTION_ACTION, refuses_anonymous=True, audit_name=audit_name
+                message, RETRY_ACTION, refuses_anonymous=True, audit_name="undo question"
             )
         quoted_text = cut_to_first_chars(exchange.question.text, _MAX_QUOTED_CHARS)
         text = translatable("Removed from the conversation: “{text}”.", text=quoted_text)
@@ -166,7 +161,7 @@ NOT_AUTHOR_NOTICE = translatable(
     "Only the person who asked the question, or an admin, can use this button."
 )
 NOT_REMEMBERED_NOTICE = translatable("I don't remember that message.")
-_CHANGE_OTHERS_ANSWER_ACTION = translatable("change the answer to somebody else's question")
+_CHANGE_ANSWER_ACTION = translatable("change the answer to somebody else's question")
 _SEE_CONTEXT_ACTION = translatable("see the context of the answer to somebody else's question")
 _PRESS_OTHERS_BUTTONS_ACTION = translatable("use the buttons of somebody else's question")
 _COMMANDS_WITH_BUTTONS = frozenset({"preset", "settings", "forget", "new", "start", "memory"})
@@ -218,9 +213,7 @@ class AnswerButtons:
         """Return why a press should be refused, before it is stored, or None to accept it."""
         button = parse_button(press)
         try:
-            reason: str | None = (
-                await self.check_limit(press) if self.check_limit is not None else None
-            )
+            reason: str | None = await self.check_limit(press) if self.check_limit else None
             if reason is None and button is not None:
                 if button.action is ButtonAction.STOP:
                     await self._check_stop_press(press, button)
@@ -250,11 +243,11 @@ class AnswerButtons:
             # People who write as the group itself press buttons under their own names.
             is_anonymous = is_group_author(author, press.address) and not press.is_private
             if is_anonymous and button.action in MENU_ACTIONS:
-                await self._check_presser(press, ())
+                await self._require_asker_or_admin(press, ())
             elif author.id != press.author.id:
                 raise UserError(_ASKER_ONLY_NOTICE)
         else:
-            await self._check_presser(press, {author.id} if author is not None else set())
+            await self._require_asker_or_admin(press, {author.id} if author is not None else set())
         asked_at = press.shown_at or exchange.question.turn.at
         if button.action is ButtonAction.FORGET and press.at - asked_at > _CONFIRMATION_LIFETIME:
             raise UserError(_CONFIRMATION_EXPIRED_NOTICE)
@@ -290,10 +283,10 @@ class AnswerButtons:
     async def find_text_to_edit(self, message: IncomingMessage) -> str:
         """Return the quoted message's text; raises `UserError` if the author may not edit it."""
         quoted_turn, exchange = await self.find_quoted_exchange(message)
-        await self.check_editor(message, quoted_turn, exchange)
+        await self.require_edit_access(message, quoted_turn, exchange)
         return quoted_turn.turn.text
 
-    async def check_editor(
+    async def require_edit_access(
         self,
         message: IncomingMessage,
         turn: StoredTurn,
@@ -313,9 +306,7 @@ class AnswerButtons:
             return
         if is_user_message:  # as the group: unknown which admin wrote it
             raise UserError(translatable("Only the person who wrote that message can change it."))
-        await self.admins.require_admin(
-            message, _CHANGE_OTHERS_ANSWER_ACTION, audit_name=audit_name
-        )
+        await self.admins.require_admin(message, _CHANGE_ANSWER_ACTION, audit_name=audit_name)
 
     async def is_asker(self, message: IncomingMessage) -> bool:
         """Return whether the command's author asked the question of the quoted answer."""
@@ -328,9 +319,7 @@ class AnswerButtons:
     async def check_asker(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if the author of the command is neither the asker nor an admin."""
         if not exchange.question.turn.is_from(message.author):
-            await self.admins.require_admin(
-                message, RETRY_QUESTION_ACTION, audit_name=RETRY_AUDIT_NAME
-            )
+            await self.admins.require_admin(message, RETRY_ACTION, audit_name=RETRY_AUDIT_NAME)
 
     async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if a personal history belongs to somebody else, except for admins."""
@@ -349,9 +338,11 @@ class AnswerButtons:
             for one in events_in_progress
             if isinstance(one, IncomingMessage | ButtonPress | ChatJoin | MessageEdit)
         )
-        await self._check_presser(press, {one.id for one in authors if one is not None})
+        await self._require_asker_or_admin(press, {one.id for one in authors if one is not None})
 
-    async def _check_presser(self, press: ButtonPress, author_ids: Collection[str]) -> None:
+    async def _require_asker_or_admin(
+        self, press: ButtonPress, author_ids: Collection[str]
+    ) -> None:
         if press.author.id in author_ids:
             return
         is_admin = await self.admins.is_known_admin(press)

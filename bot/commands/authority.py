@@ -32,7 +32,7 @@ _log = structlog.get_logger(__name__)
 _RESULT_CACHE_SECONDS = 30.0
 _PRESS_TIMEOUT_SECONDS = 3.0
 _MAX_CACHED_RESULTS = 1000
-_ANONYMOUS_REFUSAL = translatable(
+_ANONYMOUS_HINT = translatable(
     "Anonymous admins count as admins once a non-anonymous admin sends /settings anonymous on."
 )
 
@@ -122,21 +122,20 @@ class AdminCheck:
 
     async def may_see_prompts(self, message: IncomingMessage) -> bool:
         """Return whether the author may see the presets' prompts."""
-        may_see = (
+        is_shown = (
             self.shows_prompts_in_private if message.is_private else self.shows_prompts_in_groups
         )
-        return message.author.id in self.admin_ids or (may_see and await self.is_admin(message))
+        return message.author.id in self.admin_ids or (is_shown and await self.is_admin(message))
 
     async def require_prompt_access(self, message: IncomingMessage, action: str) -> None:
         """Raise `PrivateError` unless the author may see prompts."""
         await self.require_admin(message, action)
         if not await self.may_see_prompts(message):
-            raise PrivateError(
-                translatable(
-                    "Only the operators of this bot, the people in TROUPE_ADMINS, can {action}.",
-                    action=action,
-                )
+            text = translatable(
+                "Only the operators of this bot, the people in TROUPE_ADMINS, can {action}.",
+                action=action,
             )
+            raise PrivateError(text)
 
     async def record_admin_action(self, incoming: Request, audit_name: str) -> None:
         """Record an admin's action in the audit log, without any message text."""
@@ -168,16 +167,13 @@ class AdminCheck:
             raise PrivateError(unknown_admin_notice(incoming, action))
         is_anonymous = writes_as_group(incoming)
         if not is_admin:
-            problem = translatable("Only an admin can {action}.", action=action)
-            raise PrivateError(
-                join_texts([problem, _ANONYMOUS_REFUSAL], " ") if is_anonymous else problem
-            )
+            text = translatable("Only an admin can {action}.", action=action)
+            raise PrivateError(join_texts([text, _ANONYMOUS_HINT], " ") if is_anonymous else text)
         if is_anonymous and refuses_anonymous:
-            raise PrivateError(
-                translatable(
-                    "Only an admin who writes under their own name can {action}.", action=action
-                )
+            text = translatable(
+                "Only an admin who writes under their own name can {action}.", action=action
             )
+            raise PrivateError(text)
         if audit_name is not None:
             await self.record_admin_action(incoming, audit_name)
 

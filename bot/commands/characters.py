@@ -11,8 +11,8 @@ import msgspec
 import structlog
 
 from bot.chat.command import FIELD_SEPARATOR, CommandOption, CommandSpec, parse_command
-from bot.chat.incoming import Address, IncomingMessage, MediaKind
-from bot.chat.session import OWNER_SEPARATOR, PresetVersion, display_name
+from bot.chat.incoming import Address, IncomingMessage
+from bot.chat.session import OWNER_SEPARATOR, READABLE_KINDS, PresetVersion, display_name
 from bot.commands.authority import AdminCheck
 from bot.commands.presets import Greetings, preset_line
 from bot.commands.request import CommandRequest, CommandResult, admin_command, command
@@ -49,7 +49,7 @@ _UNREACHABLE_NOTICE = translatable("The file could not be downloaded. Please sen
 _NOT_A_LINK_NOTICE = translatable("The picture must be a link that begins with https://")
 _SERVER_ONLY_NOTICE = translatable("Send this command in the server that should get the character.")
 _NO_CHARACTERS_NOTICE = translatable("There are no characters here yet. /character add makes one.")
-_TOO_LONG_NOTICE = translatable(
+_LONG_TEXT_NOTICE = translatable(
     "This character's text is too long for a form; attach a character card instead."
 )
 _MAX_SUMMARY_CHARS = 100
@@ -87,10 +87,8 @@ class CharacterHandlers:
         marked("list your own characters (in a private chat) or those of this server"),
     )
     async def _list_characters(self, request: CommandRequest) -> CommandResult:
-        active_names = request.active.names
-        summaries = await self.resolver.characters.list_descriptions(
-            character_owner(request.incoming)
-        )
+        active_names, owner = request.active.names, character_owner(request.incoming)
+        summaries = await self.resolver.characters.list_descriptions(owner)
         lines = [preset_line(name, text, active_names) for name, text in summaries.items()]
         return CommandResult(join_texts(lines) if lines else _NO_CHARACTERS_NOTICE)
 
@@ -113,7 +111,7 @@ class CharacterHandlers:
         preset = await self._convert_card(card, incoming)
         if fields:  # the typed name replaces the card's
             preset = with_changed_texts(preset, {"name": fields[0]})
-        return _announce_ready(await self._store_as_new(request, preset))
+        return _announce_character(await self._store_new_character(request, preset))
 
     @admin_command(
         "character use", marked("make a character answer in this channel (admins)"), _NAME_OPTION
@@ -163,7 +161,7 @@ class CharacterHandlers:
             raise UserError(_SERVER_ONLY_NOTICE)
         name = await self.find_full_name(request.argument, incoming.author.id, "/character share")
         preset = await self.load_newest_version(name)
-        return _announce_ready(await self._store_as_new(request, preset))
+        return _announce_character(await self._store_new_character(request, preset))
 
     @admin_command("character remove", marked("delete a character for good (admins)"), _NAME_OPTION)
     async def _remove_character(self, request: CommandRequest) -> CommandResult:
@@ -187,7 +185,7 @@ class CharacterHandlers:
         options = zip(_FORM_OPTIONS, _PRESET_KEYS, strict=True)
         fields = [(one, getattr(preset, key) or "") for one, key in options]
         if any(len(text) > one.max_form_chars for one, text in fields):
-            raise UserError(_TOO_LONG_NOTICE)
+            raise UserError(_LONG_TEXT_NOTICE)
         return fields
 
     async def suggest_names(self, message: IncomingMessage, text: str) -> Sequence[str]:
@@ -205,15 +203,14 @@ class CharacterHandlers:
         if not message.is_private:
             await self.admins.require_admin(message, _CHANGE_CHARACTERS_ACTION)
 
-    async def find_full_name(self, typed_name: str, owner: str, command_start: str) -> str:
+    async def find_full_name(self, typed_name: str, owner: str, typed_command: str) -> str:
         """Return the full name of an owner's character. Raises `UserError` if there is none.
 
-        `command_start` begins the example command in the error message.
+        `typed_command` begins the example command in the error message.
         """
         if not typed_name.strip():
-            text = translatable(
-                "Which character? For example: {example}", example=f"{command_start} Nora"
-            )
+            example = f"{typed_command} Nora"
+            text = translatable("Which character? For example: {example}", example=example)
             raise UserError(text)
         names = await self.resolver.characters.list_descriptions(owner)
         typed_id = preset_id(typed_name.strip())
@@ -235,10 +232,8 @@ class CharacterHandlers:
         Raises `UserError` if it is too large or cannot be downloaded.
         """
         quoted_files = message.quote.attachments if message.quote else ()
-        kinds = {MediaKind.FILE, MediaKind.IMAGE}
-        files = [
-            one for one in (*message.attachments, *quoted_files) if one.kind in kinds and one.source
-        ]
+        attachments = (*message.attachments, *quoted_files)
+        files = [one for one in attachments if one.kind in READABLE_KINDS and one.source]
         if not files:
             return None
         max_size = self.max_card_bytes
@@ -276,7 +271,7 @@ class CharacterHandlers:
         message = request.incoming
         await self._require_character_permission(message)
         preset = await self._convert_card(card, message)
-        stored_preset = await self._store_as_new(request, preset)
+        stored_preset = await self._store_new_character(request, preset)
         name = f"{character_owner(message)}{OWNER_SEPARATOR}{stored_preset.name}"
         return await self._load_for_chat(request, name)
 
@@ -288,24 +283,20 @@ class CharacterHandlers:
             raise _missing_character_error(display_name(name))
         return preset_and_version[0]
 
-    async def _store_as_new(self, request: CommandRequest, preset: Preset) -> Preset:
+    async def _store_new_character(self, request: CommandRequest, preset: Preset) -> Preset:
         """Store a new character under an unused name; a retry after a crash adds no duplicate."""
-        owner = character_owner(request.incoming)
-        existing_names = await self.resolver.characters.list_descriptions(owner)
+        owner, resolver = character_owner(request.incoming), self.resolver
+        existing_names = await resolver.characters.list_descriptions(owner)
         max_characters = (
             self.max_characters_per_person
             if request.incoming.is_private
             else self.max_characters_per_server
         )
-        operator_preset_keys = set(
-            map(_confusable_key, (*self.resolver.presets, *self.resolver.disabled_reasons))
-        )
+        reserved_keys = set(map(_confusable_key, (*resolver.presets, *resolver.disabled_reasons)))
         names = {_confusable_key(display_name(one)): one for one in existing_names}
         copy_number, new_preset = 1, preset
-        while (key := _confusable_key(new_preset.name)) in operator_preset_keys or key in names:
-            version = (
-                await self.versions.newest(names[key]) if key not in operator_preset_keys else None
-            )
+        while (key := _confusable_key(new_preset.name)) in reserved_keys or key in names:
+            version = await self.versions.newest(names[key]) if key not in reserved_keys else None
             if version is not None and version.content == export_preset(new_preset):
                 break
             copy_number += 1
@@ -333,7 +324,7 @@ class CharacterHandlers:
         await self.resolver.characters.announce(name, content, summary, **request.author_arguments)
 
 
-def _announce_ready(preset: Preset) -> CommandResult:
+def _announce_character(preset: Preset) -> CommandResult:
     text = translatable(
         "{name} is ready. /character use {name} lets it answer here.", name=preset.name
     )

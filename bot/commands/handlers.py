@@ -89,29 +89,28 @@ class CommandHandlers:
 
     async def greet(self, arrival: ChatJoin, active: ActiveCharacters) -> CommandResult:
         """Return the first message in a new chat: a greeting and, in groups, the privacy notice."""
-        preset, count, is_private = active.first.preset, len(active.presets), arrival.opens_chat
-        has_greeting = bool(preset.select_greetings(count))
-        text = "" if has_greeting else _introduce(preset, is_private=is_private)
-        result = await self.greetings.add(CommandResult(text), preset, arrival, count)
-        notice = None if is_private else await self.privacy_notice.join_notice(arrival)
+        preset, preset_count = active.first.preset, len(active.presets)
+        has_greeting = bool(preset.select_greetings(preset_count))
+        text = "" if has_greeting else _introduce(preset, is_private=arrival.is_private)
+        result = await self.greetings.add(CommandResult(text), preset, arrival, preset_count)
+        notice = None if arrival.is_private else await self.privacy_notice.join_notice(arrival)
         return replace(result, text=join_texts(filter(None, [result.text, notice]), "\n\n"))
 
     @private_command(
         "settings why", marked("show why the newest messages were answered or not (admins)")
     )
     async def _explain_decisions(self, request: CommandRequest) -> CommandResult:
-        await self.admins.require_admin(
-            request.incoming, _SEE_DECISIONS_ACTION, audit_name="read decisions"
-        )
-        lines = await self.decisions.describe_recent(request.incoming.address.channel)
-        reasons = await self.dead_letters.list_refusal_reasons(request.incoming.address.lane)
+        message = request.incoming
+        await self.admins.require_admin(message, _SEE_DECISIONS_ACTION, audit_name="read decisions")
+        lines = await self.decisions.describe_recent(message.address.channel)
+        reasons = await self.dead_letters.list_refusal_reasons(message.address.lane)
         undelivered_lines = [
             translatable("⚠ Not delivered here: “{reason}”", reason=one)
             for one in reversed(reasons)
         ]
         if not (lines or undelivered_lines):
             raise UserError(translatable("I haven't seen any messages here recently."))
-        scope = await self.scope_handlers.describe_current_scope(request.incoming.scopes)
+        scope = await self.scope_handlers.describe_current_scope(message.scopes)
         return CommandResult(join_texts([scope, *lines, *undelivered_lines]))
 
     @command(
@@ -126,7 +125,7 @@ class CommandHandlers:
         number = _parse_greeting_number(request.argument, request.active)
         text = translatable("A new conversation has started.")
         result = CommandResult(text, starts_session=True, changes_channel=True)
-        return await self.greetings.add_active(result, request, number)
+        return await self.greetings.add_for_request(result, request, number)
 
     @command("stop", marked("stop the answer that is being written; the text so far stays"))
     async def _stop_answer(self, request: CommandRequest) -> CommandResult:
@@ -142,18 +141,15 @@ class CommandHandlers:
                 )
             case _:
                 problem = unknown_admin_notice(request.incoming, _STOP_OTHERS_ACTION)
-        raise (
-            UserError(problem)
-            if request.stop_outcome is StopOutcome.NOTHING
-            else PrivateError(problem)
-        )
+        error_class = UserError if request.stop_outcome is StopOutcome.NOTHING else PrivateError
+        raise error_class(problem)
 
     @command("edit")
-    async def _edit(self, request: CommandRequest) -> CommandResult:
+    async def _explain_edit(self, request: CommandRequest) -> CommandResult:
         raise UserError(translatable("Which message? Write /edit TEXT as a reply to it."))
 
     @command("ask")
-    async def _ask(self, request: CommandRequest) -> CommandResult:
+    async def _explain_ask(self, request: CommandRequest) -> CommandResult:
         raise UserError(translatable("This channel's preset has no form; just write your message."))
 
     @private_command(
@@ -190,34 +186,28 @@ class CommandHandlers:
         if len(preset.select_greetings(len(request.active.members))) > 1:
             hint = translatable("/help lists what I can do, /new 2 starts with another greeting.")
         introduction = _introduce(preset, is_private=request.incoming.is_private)
-        result = CommandResult(join_texts([introduction, hint, *_describe_form(preset)]))
+        result = CommandResult(join_texts([introduction, hint, *_describe_input_form(preset)]))
         has_conversation = not all(turn.is_observed for turn in request.recent_turns)
-        return result if has_conversation else await self.greetings.add_active(result, request)
+        return result if has_conversation else await self.greetings.add_for_request(result, request)
 
     @command("help", marked("list all commands"))
     async def _list_commands(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
         specs = [*COMMANDS, *self.platform_commands.get(request.incoming.address.platform, ())]
-        lines = [
-            _introduce(preset, is_private=request.incoming.is_private),
-            *(
-                translatable(
-                    "/{name} – {summary}", name=spec.name, summary=to_translatable(spec.summary)
-                )
-                for spec in specs
-            ),
-        ]
-        return CommandResult(join_texts([*lines, *_describe_form(preset)]))
+        lines = [_introduce(preset, is_private=request.incoming.is_private)]
+        for spec in specs:
+            summary = to_translatable(spec.summary)
+            lines.append(translatable("/{name} – {summary}", name=spec.name, summary=summary))
+        return CommandResult(join_texts([*lines, *_describe_input_form(preset)]))
 
 
-def _describe_form(preset: Preset) -> Sequence[Text]:
+def _describe_input_form(preset: Preset) -> Sequence[Text]:
     prompter = build_prompter(preset)
     if prompter is None:
         return ()
     usage = format_ask_usage(prompter.fields)
-    return [
-        translatable("This preset asks for values. Enter them like this:\n{usage}", usage=usage)
-    ]
+    text = translatable("This preset asks for values. Enter them like this:\n{usage}", usage=usage)
+    return [text]
 
 
 def _move_action_to_name(command: Command) -> Command:
@@ -245,9 +235,8 @@ def _normalize_choice(command: Command) -> Command:
         return command
     if choice not in options[0].choices and (choice or options[0].required):
         choices_text = to_translatable(options[0].summary)
-        raise UserError(
-            translatable("Use /{command} {choices}.", command=command.name, choices=choices_text)
-        )
+        text = translatable("Use /{command} {choices}.", command=command.name, choices=choices_text)
+        raise UserError(text)
     return Command(command.name, choice)
 
 

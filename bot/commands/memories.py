@@ -63,13 +63,13 @@ _NUMBER_OPTION = CommandOption("number", marked("the number in /memory list"))
 _UNKNOWN_MEMORY_NOTICE = translatable(
     "There is no memory with this number that you may see here; /memory list shows them."
 )
-_NOT_YOURS_NOTICE = translatable(
+_OTHERS_MEMORY_NOTICE = translatable(
     "Only the person who said it, or the person it is about, can change this memory."
 )
 _MISSING_TEXT_NOTICE = translatable(
     "What should I remember? Write /memory add TEXT, or reply to a message with /memory add."
 )
-_NOT_ADDRESSED_NOTICE = translatable(
+_UNADDRESSED_MESSAGE_NOTICE = translatable(
     "That message was not written to me, so only its author can add it to my memories."
 )
 _PRIVATE_ONLY_NOTICE = translatable(
@@ -91,7 +91,7 @@ _AUDIENCE_LABELS = {
     Reach.EVERYWHERE: (translatable("everywhere"), translatable("everywhere")),
 }
 """Names for each reach in lists: one for the list's own place, and one for other places."""
-_SEPARATOR = translatable(", ")
+_COMMA = translatable(", ")
 _SERVER_WIDE_REACHES = frozenset({Reach.SERVER, Reach.EVERYWHERE})
 _REACH_BY_WORD = {"here": None, "server": Reach.SERVER, "everywhere": Reach.EVERYWHERE}
 
@@ -122,7 +122,7 @@ class MemoryHandlers:
     async def list_memories(self, request: CommandRequest) -> CommandResult:
         """List memories: the asker's, those that may be known in this chat, or a character's."""
         message, argument = request.incoming, request.argument
-        memories = await self.memories.list_visible(_create_reader(message))
+        memories = await self.memories.list_visible(_make_reader(message))
         if argument.lower() in {"", "mine"}:
             own_memories = [one for one in memories if _concerns_person(message.author.id, one)]
             heading = translatable(
@@ -174,7 +174,7 @@ class MemoryHandlers:
         if text:
             subject, text = self._split_subject(request, text)
             new_memory = _empty_memory(message, message.author)
-            new_memory = replace(new_memory, subject=subject, text=_check_text(text))
+            new_memory = replace(new_memory, subject=subject, text=_validate_text(text))
         elif message.quote is None:
             raise UserError(_MISSING_TEXT_NOTICE)
         elif request.quoted_turn is not None:
@@ -185,7 +185,7 @@ class MemoryHandlers:
         stored_memory = await self._store_memory(message, new_memory)
         return await self._show_memory(request, stored_memory, translatable("I will remember:"))
 
-    async def remember_reaction(self, press: ButtonPress, turn: Turn) -> None:
+    async def remember_turn(self, press: ButtonPress, turn: Turn) -> None:
         """Remember a message because somebody reacted to it; raises `UserError`."""
         await self._store_memory(press, await self._create_quotation(press, turn))
 
@@ -198,8 +198,8 @@ class MemoryHandlers:
     async def correct_memory(self, request: CommandRequest) -> CommandResult:
         """Replace a memory's text."""
         memory, message = await self._find_by_number(request), request.incoming
-        text = _check_text(request.argument.partition(" ")[2])
-        reader, embedding = _create_reader(message), await self._embed(text)
+        text = _validate_text(request.argument.partition(" ")[2])
+        reader, embedding = _make_reader(message), await self._embed(text)
         new_memory = await self.memories.correct(memory.id, reader, text, embedding)
         return await self._show_memory(request, new_memory, translatable("Corrected."))
 
@@ -231,7 +231,7 @@ class MemoryHandlers:
             )
         reader = await self._load_reader(request)
         if await self.memories.forget(memory.id, reader) is None:
-            raise UserError(_NOT_YOURS_NOTICE)
+            raise UserError(_OTHERS_MEMORY_NOTICE)
         text = translatable("I have forgotten: {text}", text=_truncate(memory.text))
         return self._with_menu(request, CommandResult(text), (), can_go_back=True)
 
@@ -240,7 +240,7 @@ class MemoryHandlers:
         marked("choose who may know what you said"),
         _NUMBER_OPTION,
         CommandOption(
-            "reach", marked("server, everywhere, or here again"), False, choices=(*_REACH_BY_WORD,)
+            "reach", marked("here, server or everywhere"), False, choices=(*_REACH_BY_WORD,)
         ),
     )
     async def widen_audience(self, request: CommandRequest) -> CommandResult:
@@ -262,9 +262,7 @@ class MemoryHandlers:
             raise UserError(problem)
         reach = _REACH_BY_WORD[reach_word]
         audience = memory.place.audience_with_reach(reach) if reach else None
-        new_memory = await self.memories.widen_audience(
-            memory.id, _create_reader(message), audience
-        )
+        new_memory = await self.memories.widen_audience(memory.id, _make_reader(message), audience)
         return await self._show_memory(request, new_memory)
 
     @private_command(
@@ -304,7 +302,7 @@ class MemoryHandlers:
     async def export_memories(self, request: CommandRequest) -> CommandResult:
         """Export the asker's memories, this private chat, or a character with its memories."""
         message, argument, person = request.incoming, request.argument, request.incoming.author.id
-        memories = await self.memories.list_visible(_create_reader(message))  # the newest first
+        memories = await self.memories.list_visible(_make_reader(message))  # the newest first
         memories = [one for one in reversed(memories) if one.state is MemoryState.KEPT]
         own_memories = [one for one in memories if _concerns_person(person, one)]
         text = translatable("Your memories: {count}", count=len(own_memories))
@@ -422,11 +420,10 @@ class MemoryHandlers:
                 translatable("Left out because they are about other people: {names}", names=names)
             )
         if file.skipped_count:
-            lines.append(
-                translatable(
-                    "Left out because they have no usable text: {count}", count=file.skipped_count
-                )
+            text = translatable(
+                "Left out because they have no usable text: {count}", count=file.skipped_count
             )
+            lines.append(text)
         return [*lines, problem] if problem else lines
 
     async def _import_chat(self, request: CommandRequest, chat: ExportedChat) -> tuple[Turn, ...]:
@@ -457,9 +454,7 @@ class MemoryHandlers:
         marked("add memories about this chat to a character's lorebook (admins)"),
         CommandOption("name", marked("a character of this server"), autocompletes=True),
         CommandOption(
-            "number",
-            marked("the memory's number or `all`; leave it out to list them"),
-            required=False,
+            "number", marked("the memory's number or `all`; leave it out to list them"), False
         ),
     )
     async def make_lore(self, request: CommandRequest) -> CommandResult:
@@ -467,22 +462,19 @@ class MemoryHandlers:
         message, characters = request.incoming, self.characters
         if message.is_private:
             raise UserError(translatable("Send this command in the server that has the character."))
-        await characters.admins.require_admin(
-            message, translatable("change a character's lorebook")
-        )
-        typed_name, _, last_word = request.argument.rpartition(" ")
-        number = _parse_number(last_word)
-        if number is None and last_word.lower() != "all":
-            typed_name, last_word = request.argument, ""
+        action = translatable("change a character's lorebook")
+        await characters.admins.require_admin(message, action)
+        typed_name, _, choice = request.argument.rpartition(" ")
+        number = _parse_number(choice)
+        if number is None and choice.lower() != "all":
+            typed_name, choice = request.argument, ""
         name = await characters.find_full_name(typed_name, character_owner(message), "/memory lore")
         preset = await characters.load_newest_version(name)
         lorebook = preset.parsed_lorebook
         lore = {one.content for one in lorebook.entries} if lorebook else set()
-        visible = await self.memories.list_visible(_create_reader(message))
-        candidates = [one for one in visible if _can_be_lore(message, one) and one.text not in lore]
-        chosen_memories = [
-            one for one in candidates if last_word.lower() == "all" or one.id == number
-        ]
+        memories = await self.memories.list_visible(_make_reader(message))
+        new_lore = [one for one in memories if _can_be_lore(message, one) and one.text not in lore]
+        chosen_memories = [one for one in new_lore if choice.lower() == "all" or one.id == number]
         if number is not None and not chosen_memories:
             raise UserError(_UNKNOWN_MEMORY_NOTICE)
         for one in chosen_memories:
@@ -490,7 +482,7 @@ class MemoryHandlers:
             preset = with_changed_texts(preset, changes)
         if chosen_memories:
             await characters.save_character(request, preset, name)
-        remaining_memories = [one for one in candidates if one not in chosen_memories]
+        remaining_memories = [one for one in new_lore if one not in chosen_memories]
         heading = translatable(
             "New entries in the lorebook: {count}. Memories about this chat that can still be"
             " added: {left}. To add them, write a memory's number, or all, after the command.",
@@ -504,7 +496,7 @@ class MemoryHandlers:
     async def _find_by_number(self, request: CommandRequest) -> Memory:
         """Return the memory whose number starts the command's text; raises `UserError`."""
         number = _parse_number(request.argument.partition(" ")[0])
-        visible_memories = await self.memories.list_visible(_create_reader(request.incoming))
+        visible_memories = await self.memories.list_visible(_make_reader(request.incoming))
         memory = next((one for one in visible_memories if one.id == number), None)
         if memory is None:
             raise UserError(_UNKNOWN_MEMORY_NOTICE)
@@ -523,7 +515,7 @@ class MemoryHandlers:
 
     async def _create_quotation(self, request: Request, turn: Turn) -> Memory:
         """Return a memory that quotes a turn; raises `UserError` if the speaker did not consent."""
-        text, speaker = _check_text(turn.text[:MAX_MEMORY_CHARS]), turn.speaker
+        text, speaker = _validate_text(turn.text[:MAX_MEMORY_CHARS]), turn.speaker
         new_memory = replace(_empty_memory(request, speaker or request.author), text=text)
         if speaker is None:
             name = turn.preset or ""
@@ -533,7 +525,7 @@ class MemoryHandlers:
         if turn.is_observed and speaker.id != request.author.id:
             consent = await self.characters.resolver.find_consent(speaker.id)
             if consent not in {Consent.SERVER, Consent.EVERYWHERE}:
-                raise UserError(_NOT_ADDRESSED_NOTICE)
+                raise UserError(_UNADDRESSED_MESSAGE_NOTICE)
         return new_memory
 
     async def _store_memory(self, request: Request, memory: Memory) -> Memory:
@@ -542,22 +534,19 @@ class MemoryHandlers:
             raise UserError(translatable("You are writing as the group. Use your own name."))
         settings = self.characters.admins.chat_settings
         if memory.subject.kind is SubjectKind.PLACE and not request.is_private:
-            needs_admin = (
-                await settings.resolve(request.scopes[-1:], MEMORY_APPROVAL_KEY) is not None
-            )
-            if needs_admin and not await self.characters.admins.is_admin(request):
+            approval = await settings.resolve(request.scopes[-1:], MEMORY_APPROVAL_KEY)
+            if approval is not None and not await self.characters.admins.is_admin(request):
                 memory = replace(memory, state=MemoryState.PROPOSED)
         model, vector = await self._embed(memory.text) or ("", None)
         stored_memory = await self.memories.add(replace(memory, model=model, vector=vector))
         if stored_memory is None:
-            raise UserError(
-                translatable("I can't remember that: it's about somebody who opted out.")
-            )
+            problem = translatable("I can't remember that: it's about somebody who opted out.")
+            raise UserError(problem)
         return stored_memory
 
     async def _load_reader(self, request: CommandRequest) -> MemoryReader:
         is_admin = await self.characters.admins.is_admin(request.incoming)
-        return replace(_create_reader(request.incoming), is_admin=is_admin)
+        return replace(_make_reader(request.incoming), is_admin=is_admin)
 
     async def _audience_line(self, request: CommandRequest, memory: Memory) -> Text:
         names = self.characters.resolver.character_names(memory.witnesses).values()
@@ -572,11 +561,11 @@ class MemoryHandlers:
     ) -> CommandResult:
         """Return a memory's details; raise `UserError` if it is None, which means "not allowed"."""
         if memory is None:
-            raise UserError(_NOT_YOURS_NOTICE)
+            raise UserError(_OTHERS_MEMORY_NOTICE)
         message = request.incoming
         kind = translatable("from what was said") if memory.is_derived else translatable("by hand")
         since_day = f"{datetime.fromtimestamp(memory.since, UTC):%Y-%m-%d}"
-        labels = join_texts([*_collect_labels(message, memory), kind], _SEPARATOR)
+        labels = join_texts([*_collect_labels(message, memory), kind], _COMMA)
         lines = [
             *([heading] if heading else []),
             f"#{memory.id} {memory.text}",
@@ -661,7 +650,7 @@ def _parse_number(word: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdecimal() and len(digits) < 12 else None
 
 
-def _check_text(text: str) -> str:
+def _validate_text(text: str) -> str:
     text = " ".join(text.split())
     if not text:
         raise UserError(_MISSING_TEXT_NOTICE)
@@ -674,7 +663,7 @@ def _find_place(message: Request) -> MemoryPlace:
     return MemoryPlace.from_event(message.address, message.scopes, is_private=message.is_private)
 
 
-def _create_reader(message: Request) -> MemoryReader:
+def _make_reader(message: Request) -> MemoryReader:
     return MemoryReader(message.author.id, _find_place(message))
 
 
@@ -720,7 +709,7 @@ def _truncate(text: str) -> str:
 
 def _format_memory_line(message: Request, memory: Memory) -> Text:
     number = f"#{memory.id}" + " 📌" * memory.is_pinned  # "1." would start a Markdown list
-    labels, text = join_texts(_collect_labels(message, memory), _SEPARATOR), _truncate(memory.text)
+    labels, text = join_texts(_collect_labels(message, memory), _COMMA), _truncate(memory.text)
     return translatable("{number} {text} ({labels})", number=number, text=text, labels=labels)
 
 

@@ -26,7 +26,7 @@ from bot.texts.text import (
 
 _PAGE_SIZE = 20
 _BUTTON_VALUE_CHARS = 10
-_NAMES_SEPARATOR = translatable(", ")
+_COMMA = translatable(", ")
 _OBSERVE_LABELS = {
     "on": translatable("Remember what people say to each other"),
     "off": translatable("Remember only what is said to me"),
@@ -58,12 +58,10 @@ class SettingMenus:
             "/preset use NAME chooses who answers, /preset add NAME lets several answer (admins)."
         )
         buttons = (
-            _create_button(
-                translatable("👥 Add or remove"), ButtonAction.CHARACTERS, request, row=1
-            ),
-            _create_button(translatable("✏ By name"), ButtonAction.ENTER_NAME, request, row=1),
-            _create_button(translatable("↩ Inherited"), ButtonAction.RESET_PRESETS, request, row=2),
-            _create_button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=2),
+            _make_button(translatable("👥 Add or remove"), ButtonAction.CHARACTERS, request, row=1),
+            _make_button(translatable("✏ By name"), ButtonAction.ENTER_NAME, request, row=1),
+            _make_button(translatable("↩ Inherited"), ButtonAction.RESET_PRESETS, request, row=2),
+            _make_button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=2),
         )
         choose_action, page_action = ButtonAction.USE_PRESET, ButtonAction.PRESETS
         return await self._preset_page(request, title, hint, choose_action, page_action, buttons)
@@ -75,10 +73,8 @@ class SettingMenus:
             "Admins: choose a character to add it, or to remove it if it already answers here."
         )
         buttons = (
-            _create_button(
-                translatable("🎭 Only one"), ButtonAction.PRESETS, request, page=1, row=1
-            ),
-            _create_button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1),
+            _make_button(translatable("🎭 Only one"), ButtonAction.PRESETS, request, page=1, row=1),
+            _make_button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1),
         )
         choose_action, page_action = ButtonAction.TOGGLE_CHARACTER, ButtonAction.CHARACTERS
         return await self._preset_page(request, title, hint, choose_action, page_action, buttons)
@@ -96,9 +92,9 @@ class SettingMenus:
         page_count = max(1, -(-len(presets) // _PAGE_SIZE))
         page = min(max(1, request.page), page_count)
         shown_presets = presets[(page - 1) * _PAGE_SIZE : page * _PAGE_SIZE]
-        active = request.active.names
+        active_names = request.active.names
         options = tuple(
-            MenuOption(display_name(name), _hash_for_button(name), description, name in active)
+            MenuOption(display_name(name), _hash_name(name), description, name in active_names)
             for name, description in shown_presets
         )
         data = encode_button(choose_action, request.part_name, page)
@@ -126,8 +122,8 @@ class SettingMenus:
             ),
         ]
         buttons = (
-            _create_button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, page=1),
-            _create_button(translatable("✏ About me"), ButtonAction.ENTER_ABOUT, request),
+            _make_button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, page=1),
+            _make_button(translatable("✏ About me"), ButtonAction.ENTER_ABOUT, request),
         )
         return CommandResult(join_texts(lines), menus=(observing_menu, scope_menu), buttons=buttons)
 
@@ -204,7 +200,7 @@ class SettingMenus:
 
     async def _find_chosen_preset(self, press: ButtonPress) -> str:
         for name in await self.resolver.list_descriptions(press):
-            if _hash_for_button(name) in press.values:
+            if _hash_name(name) in press.values:
                 return name
         raise UserError(translatable("That preset no longer exists."))
 
@@ -212,16 +208,14 @@ class SettingMenus:
         active, scopes = request.active, request.incoming.scopes
         line = translatable(
             "Who answers here: {names} ({origin})",
-            names=join_texts([one.display_name for one in active.presets], _NAMES_SEPARATOR),
+            names=join_texts([one.display_name for one in active.presets], _COMMA),
             origin=describe_origin(active.first.scope, scopes),
         )
         if active.first.scope != scopes[0]:
             return [line]
         inherited_presets = await self.resolver.resolve(scopes[1:])
-        names = join_texts(
-            [one.display_name for one in inherited_presets.presets], _NAMES_SEPARATOR
-        )
-        return [line, _inherited_line(names, inherited_presets.first.scope, scopes)]
+        names = join_texts([one.display_name for one in inherited_presets.presets], _COMMA)
+        return [line, _inherited_value_line(names, inherited_presets.first.scope, scopes)]
 
 
 def describe_origin(scope: str | None, scopes: Sequence[str]) -> Text:
@@ -258,7 +252,7 @@ def _setting_menu(
     if own_setting is not None and own_setting.scope == scopes[0]:
         chosen_value = own_setting.value
         inherited_scope = inherited_setting.scope if inherited_setting is not None else None
-        lines.append(_inherited_line(labels[inherited_value], inherited_scope, scopes))
+        lines.append(_inherited_value_line(labels[inherited_value], inherited_scope, scopes))
     options = tuple(
         MenuOption(translate(label, language), one, is_chosen=one == chosen_value)
         for one, label in labels.items()
@@ -267,18 +261,18 @@ def _setting_menu(
     return lines, Menu(menu_data, translate(title, language), options)
 
 
-def _inherited_line(value: Text, scope: str | None, scopes: Sequence[str]) -> Text:
+def _inherited_value_line(value: Text, scope: str | None, scopes: Sequence[str]) -> Text:
     return translatable(
         "↩ Inherited: {value} ({origin})", value=value, origin=describe_origin(scope, scopes)
     )
 
 
-def _hash_for_button(name: str) -> str:
+def _hash_name(name: str) -> str:
     """Hash a preset's name to fit into a button; the hash is the same after a restart."""
     return hashlib.sha256(name.encode()).hexdigest()[:_BUTTON_VALUE_CHARS]
 
 
-def _create_button(
+def _make_button(
     label: Text, action: ButtonAction, request: CommandRequest, *, page: int = 0, row: int = 0
 ) -> Button:
     label_text = translate(label, supported_language(request.incoming.locale))
@@ -314,14 +308,10 @@ class HistoryScopeHandlers:
                 join_texts([await self.describe_current_scope(request.incoming.scopes), *choices])
             )
         await self.admins.require_admin(request.incoming, _CHANGE_SCOPE_ACTION)
-        chosen_scope = None if request.argument == INHERIT else HistoryScope(request.argument)
-        await request.store(
-            self.history_scopes.chat_settings, request.scope, SCOPE_KEY, chosen_scope
-        )
-        current_scope = (
-            await self.history_scopes.find(request.incoming.scopes) or HistoryScope.SHARED
-        )
-        description = to_translatable(SCOPE_DESCRIPTIONS[current_scope])
+        new_scope = None if request.argument == INHERIT else HistoryScope(request.argument)
+        await request.store(self.history_scopes.chat_settings, request.scope, SCOPE_KEY, new_scope)
+        scope = await self.history_scopes.find(request.incoming.scopes) or HistoryScope.SHARED
+        description = to_translatable(SCOPE_DESCRIPTIONS[scope])
         return CommandResult(
             translatable(
                 "From the next message on, {description}. Earlier messages stay where they are.",

@@ -71,11 +71,11 @@ class UserPersonas:
         ),
         CommandOption("text", marked("for example: I am a tall knight"), required=False),
     )
-    async def _describe_me(self, request: CommandRequest) -> CommandResult:
-        text = await self.change_or_show(request.argument, request.incoming)
+    async def _handle_me_command(self, request: CommandRequest) -> CommandResult:
+        text = await self.run_me_command(request.argument, request.incoming)
         return CommandResult(text, is_private=not request.argument)
 
-    async def change_or_show(self, argument: str, incoming: IncomingMessage) -> Text:
+    async def run_me_command(self, argument: str, incoming: IncomingMessage) -> Text:
         """Save, delete or show the author's persona; `argument` is `[everywhere] [TEXT|clear]`."""
         first_word, _, later_text = argument.partition(" ")
         is_everywhere = first_word.lower() == _EVERYWHERE_KEYWORD

@@ -103,7 +103,7 @@ class PresetHandlers:
         if origin and active.is_group:
             lines = [preset_line(one.name, one.description, active.names) for one in active.presets]
             hint = translatable("/preset show NAME shows one of them.")
-            return CommandResult(join_texts([*lines, _active_here_line(origin), hint]))
+            return CommandResult(join_texts([*lines, _origin_line(origin), hint]))
         model = translatable(
             "model: {provider} / {model}", provider=preset.provider, model=preset.model
         )
@@ -111,7 +111,7 @@ class PresetHandlers:
         if version := self.resolver.versions.get(preset.name):
             lines.append(translatable("version: {number}", number=version))
         if origin:
-            lines.append(_active_here_line(origin))
+            lines.append(_origin_line(origin))
         if preset.system and await self.admins.may_see_prompts(request.incoming):
             await self.admins.record_admin_action(request.incoming, "read instructions")
             lines.append(translatable("instructions: {text}", text=preset.system))
@@ -146,17 +146,16 @@ class PresetHandlers:
             translatable("· {name} is disabled: {reason}", name=name, reason=reason)
             for name, reason in sorted(self.resolver.disabled_reasons.items())
         ]
-        lines.append(_active_here_line(_describe_preset_origin(active.first, request.incoming)))
+        lines.append(_origin_line(_describe_preset_origin(active.first, request.incoming)))
         return CommandResult(join_texts(lines))
 
     async def _find_allowed_preset(self, request: CommandRequest, action: str) -> Preset:
         if not request.argument:
             example = f"/preset {action} assistant"
             raise UserError(translatable("Which preset? For example: {example}", example=example))
-        preset = await self.resolver.find_in_channel(
-            request.argument, request.incoming, request.active
-        )
-        await self.admins.require_admin(request.incoming, _CHANGE_PRESETS_ACTION)
+        message = request.incoming
+        preset = await self.resolver.find_in_channel(request.argument, message, request.active)
+        await self.admins.require_admin(message, _CHANGE_PRESETS_ACTION)
         return preset
 
 
@@ -197,7 +196,7 @@ class Greetings:
             replace(result, greeting=greeting, greeting_preset=preset.name) if greeting else result
         )
 
-    async def add_active(
+    async def add_for_request(
         self, result: CommandResult, request: CommandRequest, number: int | None = None
     ) -> CommandResult:
         """Add the greeting of a channel's first character to a result."""
@@ -217,7 +216,7 @@ def _candidate_line(candidate: SpeakerCandidate) -> Text:
     return translatable("· {name} does not answer (score {score}): {reasons}", **placeholders)
 
 
-def _active_here_line(origin: str) -> Text:
+def _origin_line(origin: str) -> Text:
     return translatable("active here: {origin}", origin=origin)
 
 

@@ -33,12 +33,7 @@ from bot.errors import UserError
 from bot.ports import ChatSettings, Clock, ConversationMemory
 from bot.prompting.presets.preset import Preset
 from bot.replying.answer_parts import action_buttons
-from bot.routing.presets import (
-    OBSERVE_KEY,
-    SCOPE_DESCRIPTIONS,
-    HistoryScopes,
-    PresetResolver,
-)
+from bot.routing.presets import OBSERVE_KEY, SCOPE_DESCRIPTIONS, HistoryScopes, PresetResolver
 from bot.storage.forgetting import PersonalData
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.memories import SqlMemories
@@ -86,9 +81,8 @@ class DeletionRequests:
     async def request_person_deletion(self, request: Request) -> bool:
         """Queue the deletion of a person's data except an opt-out; return whether there is one."""
         person = request.author.id
-        await self._queue_deletions(
-            await self.personal_data.list_conversations(person), request, person
-        )
+        conversations = await self.personal_data.list_conversations(person)
+        await self._queue_deletions(conversations, request, person)
         await self.personal_data.forget_outside_histories(person)
         await self.personas.delete_settings(person, await self.personal_data.list_settings(person))
         self.history_scopes.resolver.characters.unload(person)
@@ -136,8 +130,8 @@ class ForgottenConversations(ConversationMemory):
     """How long rows about forgotten conversations are kept; a new process reads all of them."""
 
     def __post_init__(self) -> None:
-        self._read_since = self.clock.now() - self.retention_seconds
-        self._seen_ids = frozenset[int]()
+        self._search_start = self.clock.now() - self.retention_seconds
+        self._seen_row_ids = frozenset[int]()
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -154,10 +148,10 @@ class ForgottenConversations(ConversationMemory):
     async def drop_deleted_conversations(self) -> None:
         """Drop the conversations that any process deleted since the last call."""
         started_at = self.clock.now()
-        deletions = await self.personal_data.find_deletions_since(self._read_since)
-        for key in sorted({key for row, key in deletions.items() if row not in self._seen_ids}):
+        deletions = await self.personal_data.find_deletions_since(self._search_start)
+        for key in sorted({key for row, key in deletions.items() if row not in self._seen_row_ids}):
             await self.forget(key)
-        self._seen_ids, self._read_since = frozenset(deletions), started_at - _OVERLAP_SECONDS
+        self._seen_row_ids, self._search_start = frozenset(deletions), started_at - _OVERLAP_SECONDS
 
 
 _FORGET_ME_QUESTION = translatable(
@@ -198,7 +192,7 @@ _CONSENT_TEXTS: Mapping[Consent, Text] = {
         " say in private stays private."
     ),
 }
-_USAGE = translatable("Use /settings me off, here, server, everywhere or reset.")
+_ME_USAGE = translatable("Use /settings me off, here, server, everywhere or reset.")
 _RESET_NOTICE = translatable("Your choice was deleted, and the default applies.")
 _WRITING_AS_GROUP_NOTICE = translatable(
     "You are writing as the group, like all its anonymous admins. Write under your own name to"
@@ -213,7 +207,7 @@ PRIVACY_GROUP = CommandSpec(
 )
 MAX_EARLIER_MESSAGES = 50
 """The maximum number of earlier messages that are read before the first answer in a channel."""
-_OWN_SENTENCE_KEY = "privacy"
+_SENTENCE_KEY = "privacy"
 _JOIN_NOTICE_KEY = "join_notice"
 _SECONDS_BETWEEN_NOTICES = 86_400.0  # no second notice if the bot rejoins a server sooner
 _MAX_SENTENCE_CHARS = 500
@@ -260,10 +254,11 @@ class PrivacyNotice:
         reads_everything = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
         local_provider_pattern = marked("{provider} (on the machine of this bot)")
-        recipients = [
+        names = [
             translatable(local_provider_pattern, provider=name) if is_local else name
             for name, is_local in self.list_recipients(active.presets).items()
         ]
+        providers = join_texts(names, _COMMA)
         retention_text = (
             _UNTIL_FORGOTTEN_TEXT if days is None else translatable("{days} days", days=f"{days:g}")
         )
@@ -279,15 +274,11 @@ class PrivacyNotice:
                 encrypted=_ENCRYPTED_TEXT if self.is_encrypted else _NOT_ENCRYPTED_TEXT,
                 scope=to_translatable(SCOPE_DESCRIPTIONS[scope]),
             ),
-            translatable(
-                "• To answer, I send it to: {providers}.", providers=join_texts(recipients, _COMMA)
-            ),
+            translatable("• To answer, I send it to: {providers}.", providers=providers),
             _HOW_TO_OPT_OUT_LINE,
         ]
-        if (
-            own_sentence := await self.chat_settings.resolve(scopes, _OWN_SENTENCE_KEY)
-        ) is not None:
-            lines.append(own_sentence.value)
+        if (setting := await self.chat_settings.resolve(scopes, _SENTENCE_KEY)) is not None:
+            lines.append(setting.value)
         return join_texts(lines)
 
     async def join_notice(self, arrival: ChatJoin) -> Text | None:
@@ -334,7 +325,7 @@ class PrivacyHandlers:
             max_chars = _MAX_SENTENCE_CHARS
             raise UserError(translatable("Use at most {count} characters.", count=max_chars))
         server = request.incoming.scopes[-1]
-        await request.store(self.notice.chat_settings, server, _OWN_SENTENCE_KEY, sentence or None)
+        await request.store(self.notice.chat_settings, server, _SENTENCE_KEY, sentence or None)
         saved_notice = translatable("/privacy now also says: {text}", text=sentence)
         removed_notice = translatable("/privacy no longer shows this server's own sentence.")
         return CommandResult(saved_notice if sentence else removed_notice, changes_channel=True)
@@ -355,8 +346,8 @@ class PrivacyHandlers:
         message_id = quote.message_id if quote is not None else None
         has_no_target = message_id is None
         if quote is not None and not has_no_target:
-            is_by_author = quote.author is not None and quote.author.id == message.author.id
-            is_own_message = is_by_author or request.is_asker
+            is_own_quote = quote.author is not None and quote.author.id == message.author.id
+            is_own_message = is_own_quote or request.is_asker
         elif request.argument == "me":
             choices = (ButtonAction.FORGET, ButtonAction.KEEP_DATA)
             buttons = action_buttons(request.part_name, message.locale, *choices)
@@ -376,7 +367,7 @@ class PrivacyHandlers:
             result = CommandResult(
                 text, starts_session=True, deletes_history=True, changes_channel=True
             )
-            return await self.greetings.add_active(result, request)
+            return await self.greetings.add_for_request(result, request)
         if not is_own_message or writes_as_group(message):  # unknown which admin wrote it
             await admins.require_admin(
                 message, _FORGET_ACTION, refuses_anonymous=True, audit_name="forget message"
@@ -411,7 +402,7 @@ class PrivacyHandlers:
         choice, message = request.argument, request.incoming
         if not choice:
             consent = await self.resolver.find_consent(message.author.id)
-            return CommandResult(join_texts([_CONSENT_TEXTS[consent or Consent.HERE], _USAGE]))
+            return CommandResult(join_texts([_CONSENT_TEXTS[consent or Consent.HERE], _ME_USAGE]))
         if writes_as_group(message):
             raise UserError(_WRITING_AS_GROUP_NOTICE)
         new_consent = None if choice == _RESET_CHOICE else Consent(choice)

@@ -44,9 +44,7 @@ class Recaps:
         "recap",
         marked("summarize privately what you missed; `/recap 2h` or `yesterday` sets the start"),
         CommandOption(
-            "since",
-            marked("30m, 2h, 3d or yesterday; by default since you last wrote"),
-            required=False,
+            "since", marked("30m, 2h, 3d or yesterday; by default since you last wrote"), False
         ),
     )
     async def recap(self, request: CommandRequest) -> CommandResult:
@@ -61,9 +59,8 @@ class Recaps:
         try:
             text, covered_turns = await self.summarizer.recap(preset, new_turns, message)
         except BackendError as error:
-            _log.warning(
-                "recap_failed", conversation=message.address.conversation, reason=str(error)
-            )
+            conversation = message.address.conversation
+            _log.warning("recap_failed", conversation=conversation, reason=str(error))
             raise UserError(error.notice) from None
         text = await self.check_text(message, preset.provider, text)
         links = [self._message_link(message, one.turn.message_id) for one in covered_turns]
@@ -74,20 +71,15 @@ class Recaps:
             sum(one.turn.role == "user" for one in new_turns),
             moment=f"{start_time:%Y-%m-%d %H:%M}",
         )
-        lines: list[str] = [
-            heading,
-            _CITATION.sub(lambda found: citations.get(int(found[1]), ""), text),
-        ]
+        text = _CITATION.sub(lambda found: citations.get(int(found[1]), ""), text)
+        lines: list[str] = [heading, text]
         if first_link := next(filter(None, links), None):
             lines.append(translatable("What you missed begins here: {link}", link=first_link))
         if omitted_count := len(new_turns) - len(covered_turns):
-            lines.append(
-                translatable_count(
-                    "1 older message is omitted.",
-                    "{count} older messages are omitted.",
-                    omitted_count,
-                )
+            omitted_line = translatable_count(
+                "1 older message is omitted.", "{count} older messages are omitted.", omitted_count
             )
+            lines.append(omitted_line)
         return CommandResult(join_texts(lines))
 
     async def _find_new_turns(
@@ -97,9 +89,8 @@ class Recaps:
         cutoff = _parse_start_time(request.argument, request.now)
         load_turns = self.summarizer.summaries.load_turns_since
         conversation, person = message.address.conversation, message.author.id
-        start, turns = await load_turns(
-            conversation, person, cutoff.timestamp() if cutoff else None
-        )
+        cutoff_timestamp = cutoff.timestamp() if cutoff else None
+        start, turns = await load_turns(conversation, person, cutoff_timestamp)
         if start is None:
             cutoff = request.now - _DEFAULT_PERIOD
             start, turns = await load_turns(conversation, person, cutoff.timestamp())
@@ -121,9 +112,8 @@ class Recaps:
             return ""
         chat = message.address.chat.removeprefix("-100")  # Telegram's links omit it
         link_parts = {"server": message.scopes[-1].rpartition(":")[2], "chat": chat}
-        return self.find_limits(message.address).message_link_template.format(
-            **link_parts, message=message_id
-        )
+        template = self.find_limits(message.address).message_link_template
+        return template.format(**link_parts, message=message_id)
 
 
 def _parse_start_time(argument: str, now: datetime) -> datetime | None:

@@ -181,7 +181,9 @@ def _lines_for_dropped_items(receipt: Receipt) -> Iterator[Text]:
         yield translatable("Nothing was left out.")
     for one in receipt.dropped[:_MAX_LISTED_ITEMS]:
         yield translatable(
-            "Left out: {what} – {why}", what=_describe_dropped(one), why=to_translatable(one.why)
+            "Left out: {what} – {why}",
+            what=_describe_dropped_item(one),
+            why=to_translatable(one.why),
         )
     if len(receipt.dropped) > _MAX_LISTED_ITEMS:
         yield translatable("Left out: {count} more", count=len(receipt.dropped) - _MAX_LISTED_ITEMS)
@@ -194,7 +196,7 @@ def _lines_for_tool_calls(receipt: Receipt) -> Iterator[Text]:
         yield translatable("Tool {name}: {arguments} – {result}", name=one.name, **placeholders)
 
 
-def _describe_dropped(item: DroppedItem) -> Text:
+def _describe_dropped_item(item: DroppedItem) -> Text:
     if item.section == "history":
         return translatable_count("the oldest message", "the {count} oldest messages", item.count)
     name = f" {_quote_name(item.name, item.score)}" if item.name else ""
@@ -255,15 +257,13 @@ class UsageView:
         message = request.incoming
         midnight = request.now.replace(hour=0, minute=0, second=0, microsecond=0)
         starts = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
-        lines = [
-            await self._period_line(message, period, start) for period, start in starts.items()
-        ]
+        lines = [await self._usage_line(message, period, start) for period, start in starts.items()]
         caps = self.find_budget_caps(message, request.active.first.preset)
         spent_by_key = await self.budgets.load_spent_amounts(caps) if caps else {}
         lines += [_budget_line(cap, spent_by_key.get(cap.key, 0)) for cap in caps]
         return CommandResult(join_texts(lines))
 
-    async def _period_line(self, message: IncomingMessage, period: Period, start: datetime) -> Text:
+    async def _usage_line(self, message: IncomingMessage, period: Period, start: datetime) -> Text:
         usage = await self.totals.person_total(message.author.id, start)
         return translatable(
             "{period}: {answers}, {prompt} tokens read ({cached} from a cache), {output} written,"

@@ -184,11 +184,11 @@ def listed_commands(
     return tuple(sorted(specs_by_name.values(), key=lambda spec: ranks.get(spec.name, len(ranks))))
 
 
-def handlers_by_command(*owners: Any) -> dict[str, Handler]:
+def handlers_by_command(*instances: Any) -> dict[str, Handler]:
     """Return the objects' handlers by command name."""
     return {
-        spec.name: method.__get__(owner)
-        for owner in owners
-        for method in vars(type(owner)).values()
+        spec.name: method.__get__(instance)
+        for instance in instances
+        for method in vars(type(instance)).values()
         for spec in getattr(method, "command_specs", ())
     }

@@ -10,13 +10,11 @@ Value = TypeVar("Value")
 _cache_clear_functions: list[Callable[[], None]] = []
 
 
-def text_cache(
-    max_size: int,
-) -> Callable[[Callable[Parameters, Value]], Callable[Parameters, Value]]:
+def text_cache(limit: int) -> Callable[[Callable[Parameters, Value]], Callable[Parameters, Value]]:
     """Return a decorator like `lru_cache`, whose cache `clear_text_caches` clears."""
 
     def decorate(function: Callable[Parameters, Value]) -> Callable[Parameters, Value]:
-        cached_function = lru_cache(max_size)(function)
+        cached_function = lru_cache(limit)(function)
         _cache_clear_functions.append(cached_function.cache_clear)
         return cached_function  # type: ignore[return-value] # lru_cache loses the parameters' types
 

@@ -176,9 +176,8 @@ _stored_patterns: list[StoredPattern] = []  # the pattern with the most literal 
 def to_translatable(text: str) -> Text:
     """Return a translatable text for a stored English one; unknown texts remain in English."""
     unparsed_text = Text(text.replace("{", "{{").replace("}", "}}"), {})
-    if len(text) > _MAX_PARSED_CHARS or any(
-        _catalog(one).gettext(text) != text for one in LANGUAGES[1:]
-    ):
+    has_translation = any(_catalog(one).gettext(text) != text for one in LANGUAGES[1:])
+    if len(text) > _MAX_PARSED_CHARS or has_translation:
         return unparsed_text
     parsed_texts = (one.parse(text) for one in _stored_patterns)
     return next((one for one in parsed_texts if one is not None), unparsed_text)

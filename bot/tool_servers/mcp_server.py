@@ -83,7 +83,7 @@ class McpServer(ToolServer):
         self._tools: Mapping[str, mcp_types.Tool] = {}
         self._specs: tuple[ToolSpec, ...] = ()
         self._ready = asyncio.Event()
-        self._failed = asyncio.Event()
+        self._connection_lost = asyncio.Event()
         self._first_attempt_ended = asyncio.Event()
         self._failure_count = 0
         self.omitted_tools: Sequence[str] = ()
@@ -114,9 +114,7 @@ class McpServer(ToolServer):
         except _CONNECTION_ERRORS as error:
             if isinstance(error, MCPError) and error.code in _INVALID_CALL_CODES:
                 return f"error: {error.message}"  # so that the model can correct its call
-            raise ToolServerError(
-                f"the MCP server {self._name}: {describe_error(error)}"
-            ) from error
+            raise ToolServerError(f"the MCP server {self._name}: {format_error(error)}") from error
         text = "\n".join(map(_content_to_text, result.content))
         if not text and result.structured_content is not None:
             text = json.dumps(result.structured_content, ensure_ascii=False)
@@ -132,7 +130,7 @@ class McpServer(ToolServer):
             try:
                 result = await client.call_tool(tool.name, dict(arguments))
             except MCPError as error:
-                was_sent = self._was_sent(error)
+                was_sent = self._was_call_sent(error)
                 if was_sent is None:
                     raise
                 self._mark_disconnected(client)
@@ -143,7 +141,7 @@ class McpServer(ToolServer):
                 return result
         raise AssertionError("the second attempt returns or raises")
 
-    def _was_sent(self, error: MCPError) -> bool | None:
+    def _was_call_sent(self, error: MCPError) -> bool | None:
         """Return whether a call was sent before the server exited; None if the server is up."""
         if error.code == NOT_REACHED_CODE or error.message == _UNKNOWN_SESSION_MESSAGE:
             return False
@@ -158,10 +156,10 @@ class McpServer(ToolServer):
                 async with self._open_connection():
                     self._first_attempt_ended.set()
                     _log.info("mcp_server_connected", server=self._name, tools=len(self._specs))
-                    await self._refresh_tools_until_failed()
+                    await self._refresh_tools_until_failure()
                 reason = "the server stopped or was restarted"
             except _CONNECTION_ERRORS as error:
-                reason = describe_error(error)
+                reason = format_error(error)
             self._failure_count += 1
             self._first_attempt_ended.set()
             _log.warning("mcp_server_lost", server=self._name, reason=reason)
@@ -174,11 +172,11 @@ class McpServer(ToolServer):
             async with self._open_connection():
                 return self._specs
         except _CONNECTION_ERRORS as error:
-            raise ToolServerError(self._explain_check_error(error)) from error
+            raise ToolServerError(self._explain_failed_check(error)) from error
 
-    def _explain_check_error(self, error: BaseException) -> str:
+    def _explain_failed_check(self, error: BaseException) -> str:
         settings, prefix = self._settings, f"TROUPE_MCP_SERVERS__{self._name.upper()}__"
-        reason = describe_error(error)
+        reason = format_error(error)
         if settings.url is not None:
             parts = urlsplit(settings.url)
             address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
@@ -198,11 +196,11 @@ class McpServer(ToolServer):
         if self._client is client:
             self._client = None
             self._ready.clear()
-            self._failed.set()
+            self._connection_lost.set()
 
     @contextlib.asynccontextmanager
     async def _open_connection(self) -> AsyncIterator[None]:
-        self._failed.clear()
+        self._connection_lost.clear()
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 client = await stack.enter_async_context(self._connect())
@@ -256,11 +254,11 @@ class McpServer(ToolServer):
                 self._token = token
         return self._token
 
-    async def _refresh_tools_until_failed(self) -> None:
-        while not self._failed.is_set():
+    async def _refresh_tools_until_failure(self) -> None:
+        while not self._connection_lost.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TOOL_LIST_REFRESH_SECONDS):
-                    await self._failed.wait()
+                    await self._connection_lost.wait()
                     return
             client = self._client
             if client is not None:
@@ -301,7 +299,7 @@ def _is_repeatable(tool: mcp_types.Tool) -> bool:
     return hints is not None and (hints.read_only_hint is True or hints.idempotent_hint is True)
 
 
-def describe_error(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TimeoutError):

@@ -27,9 +27,8 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         try:
             response = await super().handle_async_request(request)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            return _error_response(
-                NOT_REACHED_CODE, f"it cannot be reached ({str(error) or 'no answer'})"
-            )
+            reason = str(error) or "no answer"
+            return _error_response(NOT_REACHED_CODE, f"it cannot be reached ({reason})")
         except httpx2.HTTPError as error:
             return _error_response(NOT_ANSWERED_CODE, f"no response ({str(error) or 'no answer'})")
         problem = None

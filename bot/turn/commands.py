@@ -250,7 +250,7 @@ class CommandRunner:
             example = "/edit It was a dark night."
             raise UserError(translatable("Which text? For example: {example}", example=example))
         quoted_turn, exchange = await buttons.find_quoted_exchange(message)
-        await buttons.check_editor(message, quoted_turn, exchange, audit_name="edit answer")
+        await buttons.require_edit_access(message, quoted_turn, exchange, audit_name="edit answer")
         if quoted_turn.turn.role != "user":
             return self._edit_answer(group.message, request, quoted_turn, exchange)
         question = exchange.question.turn

@@ -140,9 +140,7 @@ class PressHandler:
                 feedback = await self._find_feedback(group, reaction, answer) if answer else None
                 return TurnResult(feedback=feedback)
             if not reaction.is_removed:
-                await self.services.commands.memory_handlers.remember_reaction(
-                    press, turns[-1].turn
-                )
+                await self.services.commands.memory_handlers.remember_turn(press, turns[-1].turn)
         except UserError as error:  # reactions may be meant for people, so show no refusal
             _log.info("reaction_ignored", by=reaction.author.id, reason=str(error))
         return TurnResult()
