@@ -53,15 +53,15 @@ _LONG_TEXT_NOTICE = translatable(
     "This character's text is too long for a form; attach a character card instead."
 )
 _MAX_SUMMARY_CHARS = 100
-_make_option = partial(CommandOption, required=False)
-_CARD_OPTION = _make_option("card", marked("a character card: PNG, JSON or CHARX"), is_file=True)
+_make_optional = partial(CommandOption, required=False)
+_CARD_OPTION = _make_optional("card", marked("a character card: PNG, JSON or CHARX"), is_file=True)
 _NAME_OPTION = CommandOption("name", marked("the character"), autocompletes=True)
 _FORM_OPTIONS = (
-    _make_option("persona", marked("who the character is"), max_form_chars=4000),
-    _make_option("greeting", marked("the character's first message"), max_form_chars=4000),
-    _make_option("picture", marked("a link to the character's picture"), max_form_chars=500),
+    _make_optional("persona", marked("who the character is"), max_form_chars=4000),
+    _make_optional("greeting", marked("the character's first message"), max_form_chars=4000),
+    _make_optional("picture", marked("a link to the character's picture"), max_form_chars=500),
 )
-_NEW_NAME_OPTION = _make_option(
+_NEW_NAME_OPTION = _make_optional(
     "name", marked("the character's name"), max_form_chars=MAX_NAME_CHARS
 )
 _PRESET_KEYS = ("persona", "greeting", "avatar")
