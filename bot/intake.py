@@ -67,9 +67,7 @@ class HistoryRouter:
         self._index = history_index
         # Histories by channel and message id, for messages that may not be stored yet.
         self._histories = BoundedDict[tuple[str, str], str](_MAX_REMEMBERED_EVENTS)
-        self._started_threads = BoundedDict[str, None](
-            _MAX_REMEMBERED_EVENTS
-        )  # whose history exists
+        self._started_threads = BoundedDict[str, None](_MAX_REMEMBERED_EVENTS)  # with a history
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -89,11 +87,10 @@ class HistoryRouter:
         async with self._lock:
             routed_events: list[Incoming] = []
             for event, scope in zip(events, scopes, strict=True):
-                routed_events += (
-                    [event]
-                    if scope is None
-                    else await self._route_event(event, scope, routed_events)
-                )
+                if scope is None:
+                    routed_events.append(event)
+                else:
+                    routed_events += await self._route_event(event, scope, routed_events)
             yield routed_events
 
     async def route_press(self, press: ButtonPress) -> ButtonPress:
@@ -103,7 +100,7 @@ class HistoryRouter:
         return await self._route_press(press)
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
-        """Assign a command to its history, whether or not the command is stored."""
+        """Return a command with its history filled in, even if the command is never stored."""
         scope = await self._find_history_scope(message.scopes, _find_answerable_author_id(message))
         if scope is None:
             return message
@@ -214,11 +211,9 @@ class HistoryRouter:
         quoted_id = message.quote.message_id if message.quote is not None else None
         if quoted_id is None:
             return new_history
-        stored_conversation = await self._index.find_conversation(
-            message.address, message.external_key
-        )
-        if stored_conversation is not None:  # the message was stored before
-            return parse_address(stored_conversation).history
+        conversation = await self._index.find_conversation(message.address, message.external_key)
+        if conversation is not None:  # the message was stored before
+            return parse_address(conversation).history
         locations = await self._index.locate(message.address, [quoted_id])
         if not locations:
             return new_history
@@ -226,9 +221,8 @@ class HistoryRouter:
         for location in locations:
             if location.is_newest and location.conversation not in continued_conversations:
                 return parse_address(location.conversation).history
-        if (
-            locations[0].turn_id is None
-        ):  # an answer that is being written has no turn to branch from
+        # An answer that is being written has no turn to branch from.
+        if locations[0].turn_id is None:
             return parse_address(locations[0].conversation).history
         await self._index.create_branch(
             replace(message.address, history=new_history).conversation, locations[0]
@@ -242,7 +236,7 @@ class HistoryRouter:
         histories: Sequence[str] = ()
         if message.message_id is not None:
             locations = await self._index.locate(message.address, [message.message_id])
-            histories = _list_history_names(locations)
+            histories = _list_histories(locations)
         if not histories:
             history = self._histories.get((message.address.channel, message.message_id or ""))
             if history is None:  # the original message was never stored
@@ -264,9 +258,7 @@ class HistoryRouter:
     async def _route_deletion(self, deletion: MessageDeletion) -> Sequence[MessageDeletion]:
         message_keys = [(deletion.address.channel, one) for one in deletion.message_ids]
         address, ids = deletion.address, deletion.message_ids
-        histories = _list_history_names(
-            await self._index.locate(address, ids, includes_copies=True)
-        )
+        histories = _list_histories(await self._index.locate(address, ids, includes_copies=True))
         histories += [self._histories[one] for one in message_keys if one in self._histories]
         first_history, *other_histories = dict.fromkeys(histories) or [""]
         return [
@@ -285,9 +277,8 @@ class HistoryRouter:
             if conversation is not None:
                 return _with_history(press, parse_address(conversation).history)
         if press.message_id is not None:
-            return _with_history(
-                press, await self._find_message_history(address, press.message_id) or ""
-            )
+            history = await self._find_message_history(address, press.message_id)
+            return _with_history(press, history or "")
         return press
 
 
@@ -301,7 +292,7 @@ def _with_history(event: _Event, history_name: str) -> _Event:
     return replace(event, address=replace(event.address, history=history_name))
 
 
-def _list_history_names(locations: Sequence[MessageLocation]) -> list[str]:
+def _list_histories(locations: Sequence[MessageLocation]) -> list[str]:
     return list(dict.fromkeys(parse_address(one.conversation).history for one in locations))
 
 
@@ -340,12 +331,8 @@ class InboxIntake(Intake):
     @override
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         started_at = time.time()
-        opted_out_ids = (
-            await self.find_opted_out(messages) if self.find_opted_out is not None else ()
-        )
-        events = [
-            one for each in messages if (one := redact_event(each, opted_out_ids)) is not None
-        ]
+        opted_out_ids = await self.find_opted_out(messages) if self.find_opted_out else ()
+        events = [one for raw in messages if (one := redact_event(raw, opted_out_ids)) is not None]
         kept_events = [one for each in events if (one := self.filter_event(each)) is not None]
         storable_events = [to_storable_event(one) for one in kept_events]
         if self.router is None:
@@ -415,7 +402,7 @@ def redact_event(event: Incoming, opted_out_ids: Collection[str]) -> Incoming | 
         case MessageEdit(said=message) if message.author.id in opted_out_ids:
             return None
         case MessageEdit(said=message):
-            return replace(event, said=_remove_quoted_words(message, opted_out_ids))
+            return replace(event, said=_redact_quotes(message, opted_out_ids))
         case ButtonPress(author=Person(id=person)) if person in opted_out_ids:
             button = parse_button(event)
             is_form_button = button is not None and button.action in FORM_ACTIONS
@@ -438,7 +425,7 @@ def redact_message(
     """
     author, quote = message.author, message.quote
     if author.id not in opted_out_ids:
-        return _remove_quoted_words(message, opted_out_ids)
+        return _redact_quotes(message, opted_out_ids)
     if quote is not None:  # only the history shows whether the webhook is the bot's
         quote = Quote(None, quote.message_id, "", by_webhook=True) if quote.by_webhook else None
     if message.wake is None and quote is None:
@@ -460,20 +447,16 @@ def redact_message(
     )
 
 
-def _remove_quoted_words(
-    message: IncomingMessage, opted_out_ids: Collection[str]
-) -> IncomingMessage:
+def _redact_quotes(message: IncomingMessage, opted_out_ids: Collection[str]) -> IncomingMessage:
     message, quote = _remove_thread_title(message, opted_out_ids), message.quote
     if quote is not None and quote.author is not None and quote.author.id in opted_out_ids:
         author = replace(quote.author, name="")
         message = replace(message, quote=replace(quote, author=author, text="", attachments=()))
     elif quote is not None and quote.forwarded_from in opted_out_ids:
         message = replace(message, quote=replace(quote, text="", attachments=()))
-    return (
-        replace(message, text="", attachments=())
-        if message.forwarded_from in opted_out_ids
-        else message
-    )
+    if message.forwarded_from in opted_out_ids:
+        return replace(message, text="", attachments=())
+    return message
 
 
 def _remove_thread_title(event: ThreadEvent, opted_out_ids: Collection[str]) -> ThreadEvent:

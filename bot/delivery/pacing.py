@@ -58,7 +58,7 @@ _MAX_IDLE_SECONDS = 60.0
 """A lane without requests for this long leaves the queue: another process has served it."""
 _MAX_QUEUE_LENGTH = 10_000
 Response = TypeVar("Response")
-_Windows: TypeAlias = tuple[tuple[CallWindow, ...], tuple[CallWindow, ...], tuple[CallWindow, ...]]
+_Windows: TypeAlias = tuple[CallWindow, ...]
 _MAX_CACHED_LIMITS = 64  # cached results for different `Limits`, of which a platform has a few
 _MAX_SLEEP_SECONDS = 2.0
 """The longest wait; beyond it, `RateLimited` makes the sender reschedule the row."""
@@ -76,7 +76,7 @@ class CallQueue:
         self._blocked_until: dict[str, float] = {}
         self._next_admission_at: dict[str, float] = {}
         self._admissions_left = Counter[str]()
-        self._lane_waits: dict[str, tuple[float, float]] = {}
+        self._waits_by_lane: dict[str, tuple[float, float]] = {}
         """When each lane started to wait, and when it last checked the limit."""
 
     @contextmanager
@@ -95,23 +95,23 @@ class CallQueue:
     @contextmanager
     def queue_call(self, source: str, lane: str) -> Iterator[asyncio.Event]:
         """Queue a call during the block; yield an event that is set when the call is first."""
-        self._start_waiting(lane)
+        self._enter_queue(lane)
         events = self._waiting_events[source]
-        events[lane] = first_in_queue = asyncio.Event()
+        events[lane] = front_reached = asyncio.Event()
         try:
-            yield first_in_queue
+            yield front_reached
         finally:
-            if events.get(lane) is first_in_queue:
+            if events.get(lane) is front_reached:
                 del events[lane]
             if events:
-                events[min(events, key=self._get_waiting_since)].set()
+                events[min(events, key=self._get_wait_start)].set()
 
     def is_first(self, source: str, lane: str) -> bool:
         """Return whether no other call of the bot has waited longer than the chat's call."""
-        return min(self._waiting_events[source], key=self._get_waiting_since) == lane
+        return min(self._waiting_events[source], key=self._get_wait_start) == lane
 
     def leave_queue(self, lane: str) -> None:
-        self._lane_waits.pop(lane, None)
+        self._waits_by_lane.pop(lane, None)
 
     def record_block(self, source: str, seconds: float) -> None:
         """Record that a bot's calls are blocked for some seconds."""
@@ -126,11 +126,11 @@ class CallQueue:
             self._next_admission_at.pop(source, None)
             self._admissions_left.pop(source, None)
             return 0.0
-        waiting_since = self._start_waiting(lane)
-        start_times = [self._get_waiting_since(one) for one in self._waiting_events[source]]
+        wait_start = self._enter_queue(lane)
+        wait_starts = [self._get_wait_start(one) for one in self._waiting_events[source]]
         if (
-            waiting_since < max(start_times, default=0.0)
-            and sum(one < waiting_since for one in start_times) < _MAX_CONCURRENT_CHECKS
+            wait_start < max(wait_starts, default=0.0)
+            and sum(one < wait_start for one in wait_starts) < _MAX_CONCURRENT_CHECKS
         ):
             return 0.0
         if now >= self._next_admission_at.setdefault(source, now + _SECONDS_BETWEEN_ADMISSIONS):
@@ -141,21 +141,21 @@ class CallQueue:
             return 0.0
         return min(max(blocked_until - now, _MIN_HOLD_SECONDS), _MAX_HOLD_SECONDS)
 
-    def _get_waiting_since(self, lane: str) -> float:
-        return self._lane_waits[lane][0] if lane in self._lane_waits else self._clock.monotonic()
+    def _get_wait_start(self, lane: str) -> float:
+        wait = self._waits_by_lane.get(lane)
+        return wait[0] if wait else self._clock.monotonic()
 
-    def _start_waiting(self, lane: str) -> float:
+    def _enter_queue(self, lane: str) -> float:
         """Return when a chat started to wait; add the chat to the queue if it is missing."""
         now = self._clock.monotonic()
-        waiting_since, checked_at = self._lane_waits.get(lane, (now, now))
+        wait_start, checked_at = self._waits_by_lane.get(lane, (now, now))
         if checked_at < now - _MAX_IDLE_SECONDS:
-            waiting_since = now
-        self._lane_waits[lane] = waiting_since, now
-        if len(self._lane_waits) > _MAX_QUEUE_LENGTH:
-            min_checked_at = now - _MAX_IDLE_SECONDS
-            lanes = self._lane_waits.items()
-            self._lane_waits = {key: times for key, times in lanes if times[1] >= min_checked_at}
-        return waiting_since
+            wait_start = now
+        self._waits_by_lane[lane] = wait_start, now
+        if len(self._waits_by_lane) > _MAX_QUEUE_LENGTH:
+            waits, min_checked_at = self._waits_by_lane.items(), now - _MAX_IDLE_SECONDS
+            self._waits_by_lane = {key: one for key, one in waits if one[1] >= min_checked_at}
+        return wait_start
 
 
 @dataclass(eq=False)
@@ -192,12 +192,10 @@ class RateLimitedSurface(Surface):
             with suppress(ResponseRefused):
                 return await self._send_response(address, partial(self.surface.send, message))
             message = replace(message, interaction=None)
-        bucket_surface, bucket_key = self._bucket_surface, address.lane
+        bucket_surface, bucket = self._bucket_surface, address.lane
         if bucket_surface is not None:
-            bucket_key = await bucket_surface.select_send_bucket(message)
-        return await self._make_call(
-            address, f"{bucket_key} send", partial(self.surface.send, message)
-        )
+            bucket = await bucket_surface.select_send_bucket(message)
+        return await self._make_call(address, f"{bucket} send", partial(self.surface.send, message))
 
     @override
     async def edit(
@@ -209,12 +207,12 @@ class RateLimitedSurface(Surface):
                 await self._send_response(address, partial(edit, interaction=interaction))
                 return
             interaction = None
-        bucket_surface, bucket_key = self._bucket_surface, address.lane
+        bucket_surface, bucket = self._bucket_surface, address.lane
         if bucket_surface is not None:
-            bucket_key = await bucket_surface.select_edit_bucket(
+            bucket = await bucket_surface.select_edit_bucket(
                 address, message_id, content, interaction=interaction
             )
-        await self._make_call(address, f"{bucket_key} edit", partial(edit, interaction=interaction))
+        await self._make_call(address, f"{bucket} edit", partial(edit, interaction=interaction))
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
@@ -223,10 +221,8 @@ class RateLimitedSurface(Surface):
 
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
-        route = f"{address.lane} react"
-        await self._make_call(
-            address, route, lambda: self.surface.react(address, message_id, emoji)
-        )
+        react = partial(self.surface.react, address, message_id, emoji)
+        await self._make_call(address, f"{address.lane} react", react)
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
@@ -235,10 +231,8 @@ class RateLimitedSurface(Surface):
 
     @override
     async def typing(self, address: Address) -> None:
-        route = f"{address.lane} typing"
-        await self._make_call(
-            address, route, lambda: self.surface.typing(address), is_message=False
-        )
+        show_typing = partial(self.surface.typing, address)
+        await self._make_call(address, f"{address.lane} typing", show_typing, is_message=False)
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
@@ -291,31 +285,19 @@ class RateLimitedSurface(Surface):
                 await self.rate_limits.block_calls(source, 0.0)
             raise
 
-    def _select_windows(self, limits: Limits, *, is_message: bool) -> _Windows:
+    def _select_windows(self, limits: Limits, *, is_message: bool) -> tuple[_Windows, ...]:
         """Return the limits for one kind of call in a chat, for the whole chat, and for the bot."""
         learns_limits, is_best_effort = self.settings.pacing == "learned", self.best_effort
         if not is_message:
-            bot_windows = limits.bot_call_windows if limits.typing_counts_as_call else ()
-            return (
-                (),
-                (),
-                _adjust_windows(bot_windows, learns_limits=learns_limits, reserves_calls=True),
-            )
+            windows = limits.bot_call_windows if limits.typing_counts_as_call else ()
+            windows = _adjust_windows(windows, learns_limits=learns_limits, reserves_calls=True)
+            return (), (), windows
         learns_chat_limits = learns_limits and not is_best_effort
+        adjust_windows = partial(_adjust_windows, reserves_calls=is_best_effort)
         return (
-            _adjust_windows(
-                limits.route_call_windows,
-                learns_limits=learns_chat_limits,
-                reserves_calls=is_best_effort,
-            ),
-            _adjust_windows(
-                limits.chat_call_windows,
-                learns_limits=learns_chat_limits,
-                reserves_calls=is_best_effort,
-            ),
-            _adjust_windows(
-                limits.bot_call_windows, learns_limits=learns_limits, reserves_calls=is_best_effort
-            ),
+            adjust_windows(limits.route_call_windows, learns_limits=learns_chat_limits),
+            adjust_windows(limits.chat_call_windows, learns_limits=learns_chat_limits),
+            adjust_windows(limits.bot_call_windows, learns_limits=learns_limits),
         )
 
     async def _wait_for_limit(self, source: str, lane: str, scopes: list[RateLimitScope]) -> None:
@@ -334,10 +316,10 @@ class RateLimitedSurface(Surface):
         Return 0 if the call was admitted, or else the seconds until the chat's limit allows it.
         """
         shared_scopes = [scope for scope in scopes if scope.spans_processes]
-        with self._queue.queue_call(source, lane) as first_in_queue:
+        with self._queue.queue_call(source, lane) as front_reached:
             while True:
                 if not self._queue.is_first(source, lane):
-                    await self._wait_until_first(first_in_queue, deadline)
+                    await self._wait_for_front(front_reached, deadline)
                     continue
                 if (chat_wait_seconds := await self._take_call(source, scopes)) <= 0:
                     return 0.0
@@ -352,16 +334,16 @@ class RateLimitedSurface(Surface):
         with self._queue.count_check(source):
             return await self.rate_limits.take_call(scopes)
 
-    async def _wait_until_first(self, first_in_queue: asyncio.Event, deadline: float) -> None:
+    async def _wait_for_front(self, front_reached: asyncio.Event, deadline: float) -> None:
         seconds_left = deadline - self.clock.monotonic()
         if seconds_left <= 0:
             raise RateLimited(_MIN_WAIT_SECONDS)
-        cancel_timer = self.clock.call_later(seconds_left, first_in_queue.set)
+        cancel_timer = self.clock.call_later(seconds_left, front_reached.set)
         try:
-            await first_in_queue.wait()
+            await front_reached.wait()
         finally:
             cancel_timer()
-        first_in_queue.clear()
+        front_reached.clear()
 
     async def _sleep(self, seconds: float, deadline: float) -> None:
         if self.clock.monotonic() + seconds > deadline:
@@ -369,9 +351,7 @@ class RateLimitedSurface(Surface):
         await self.clock.sleep(seconds)
 
 
-def _adjust_windows(
-    windows: tuple[CallWindow, ...], *, learns_limits: bool, reserves_calls: bool
-) -> tuple[CallWindow, ...]:
+def _adjust_windows(windows: _Windows, *, learns_limits: bool, reserves_calls: bool) -> _Windows:
     return tuple(
         replace(
             one,

@@ -95,35 +95,35 @@ class SentRowTracker:
     poll_seconds: float = _POLL_SECONDS
 
     def __post_init__(self) -> None:
-        self._sent_futures: dict[int, asyncio.Future[str | None]] = {}
+        self._row_futures: dict[int, asyncio.Future[str | None]] = {}
         self._next_poll_at = -math.inf
 
     async def wait_until_sent(self, row_id: int) -> str:
         """Wait for any process to send a row; return its message id, or raise `AnswerRefused`."""
         loop = asyncio.get_running_loop()
-        sent_future = self._sent_futures.setdefault(row_id, loop.create_future())
+        future = self._row_futures.setdefault(row_id, loop.create_future())
         try:
-            while not sent_future.done():
-                await asyncio.wait([sent_future], timeout=self.poll_seconds)
-                if not sent_future.done() and loop.time() >= self._next_poll_at:
+            while not future.done():
+                await asyncio.wait([future], timeout=self.poll_seconds)
+                if not future.done() and loop.time() >= self._next_poll_at:
                     self._next_poll_at = loop.time() + self.poll_seconds
                     await self._poll_sent_rows()
-            external_id = sent_future.result()
+            external_id = future.result()
         finally:
-            self._sent_futures.pop(row_id, None)
+            self._row_futures.pop(row_id, None)
         if external_id is None:
             raise AnswerRefused("the first message of the answer was refused")
         return external_id
 
     async def _poll_sent_rows(self) -> None:
-        for row_id, external_id in (await self.outbox.find_sent_ids([*self._sent_futures])).items():
+        for row_id, external_id in (await self.outbox.find_sent_ids([*self._row_futures])).items():
             self.record_sent(row_id, external_id)
 
     def record_sent(self, row_id: int, external_id: str | None) -> None:
         """Record the message id of a sent row, or None if the row will never be sent."""
-        sent_future = self._sent_futures.get(row_id)
-        if sent_future is not None and not sent_future.done():
-            sent_future.set_result(external_id)
+        future = self._row_futures.get(row_id)
+        if future is not None and not future.done():
+            future.set_result(external_id)
 
     def record_announced_rows(self, row_keys: Sequence[str]) -> None:
         """Record the rows that other processes have announced as sent."""
@@ -167,8 +167,8 @@ class Sender:
         self.late_duplicate_remover = LateDuplicateRemover(
             self.outbox, self.surfaces, self.clock, self._search_message
         )
-        self._succeeded_at = BoundedDict[str, float](_MAX_REMEMBERED_LANES)
-        self._unknown_outcomes = BoundedDict[int, int](_MAX_REMEMBERED_ROWS)  # how often, by row
+        self._success_times = BoundedDict[str, float](_MAX_REMEMBERED_LANES)
+        self._unknown_outcome_counts = BoundedDict[int, int](_MAX_REMEMBERED_ROWS)  # by row
 
     def seconds_on_hold(self, lane: str) -> float:
         """Return how many seconds the bot's rate limit delays the delivery to a chat."""
@@ -198,7 +198,7 @@ class Sender:
         if self.clock.monotonic() > row.send_deadline:  # the process was suspended
             _log.warning("send_deadline_passed", row=row.id, lane=row.address.lane)
             return None
-        started_at, request_sent_at = self.clock.now(), self.clock.monotonic()
+        start, request_sent_at = self.clock.now(), self.clock.monotonic()
         is_search = row.state is OutboxState.UNKNOWN
         write_deadline = row.send_deadline + (_EXTRA_SEARCH_SECONDS if is_search else 0.0)
         outcome = "sent"
@@ -219,7 +219,7 @@ class Sender:
             outcome, backoff = "fatal", _FATAL_RETRY_SECONDS
         except OutcomeUnknown as error:
             _log.info("outcome_unknown", row=row.id, op=row.operation, reason=str(error))
-            self._unknown_outcomes[row.id] = self._unknown_outcomes.get(row.id, 0) + 1
+            self._unknown_outcome_counts[row.id] = self._unknown_outcome_counts.get(row.id, 0) + 1
             if self._should_give_up(row):
                 outcome = "set_aside"
                 next_row = await self._set_aside(row, str(error))
@@ -243,12 +243,10 @@ class Sender:
             is_unknown = is_search or outcome == "unknown"
             await (self.outbox.mark_unknown if is_unknown else self.outbox.reschedule)(row, backoff)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
-        platform, ended_at = row.address.platform, self.clock.now()
+        platform, end = row.address.platform, self.clock.now()
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
         failure = None if outcome == "sent" else outcome
-        record_span(
-            "deliver", row.turn_name, started_at, ended_at, attributes=attributes, error=failure
-        )
+        record_span("deliver", row.turn_name, start, end, attributes=attributes, error=failure)
         return next_row if backoff is None else await self._claim_next(row.address.lane, backoff)
 
     async def _attempt_delivery(self, row: OutboxRow) -> OutboxRow | None:
@@ -304,18 +302,12 @@ class Sender:
         If a message could not be edited, send its new text as a new message, unless a person
         deleted it. If a reaction is the whole answer, send its emoji as a message.
         """
-        is_message_gone = isinstance(error, MessageNotFound)
-        was_deleted = is_message_gone and self._limits(row).reports_deletions
-        if (
-            row.operation is OutboxOperation.EDIT
-            and row.external_id is not None
-            and not was_deleted
-        ):
-            return await self.outbox.queue_as_new_message(
-                row, str(error), is_message_gone=is_message_gone
-            )
+        is_gone = isinstance(error, MessageNotFound)
+        is_deleted = is_gone and self._limits(row).reports_deletions
+        if row.operation is OutboxOperation.EDIT and row.external_id is not None and not is_deleted:
+            return await self.outbox.queue_as_new_message(row, str(error), is_message_gone=is_gone)
         is_reaction = row.operation is OutboxOperation.REACT
-        if is_reaction and not is_message_gone and not await self.outbox.has_message(row.turn_name):
+        if is_reaction and not is_gone and not await self.outbox.has_message(row.turn_name):
             return await self.outbox.give_up(row, str(error), row.content.text)
         return await self.outbox.give_up(row, str(error))
 
@@ -349,7 +341,7 @@ class Sender:
             is_repeatable or await self._needs_placeholder(row)
         ):
             found_id = await self._search_message(row)
-            if not self._is_harmless_to_repeat(row):
+            if not self._is_deduplicated(row):
                 self.late_duplicate_remover.record_search(row, found_id)
         OUTBOX_RECONCILIATIONS.labels(row.address.platform, str(found_id is not None).lower()).inc()
         _log.info("outcome_reconciled", row=row.id, op=row.operation, arrived=found_id is not None)
@@ -371,7 +363,7 @@ class Sender:
                 row, lambda content: surface.find(_to_message(row, content, thread), search)
             )
         except Refused:  # the bot may not read the chat's history
-            if self._is_harmless_to_repeat(row):
+            if self._is_deduplicated(row):
                 return None  # the nonce prevents a duplicate
             raise
 
@@ -444,15 +436,14 @@ class Sender:
             key != lane
             and parse_source(key) == row.address.source
             and now - at < _RECENT_SUCCESS_SECONDS
-            for key, at in self._succeeded_at.items()
+            for key, at in self._success_times.items()
         )
-        return other_lanes_succeed and self._unknown_outcomes[row.id] >= _MAX_UNKNOWN_OUTCOMES
+        return other_lanes_succeed and self._unknown_outcome_counts[row.id] >= _MAX_UNKNOWN_OUTCOMES
 
     async def _set_aside(self, row: OutboxRow, reason: str) -> OutboxRow | None:
-        _log.error(
-            "row_set_aside", row=row.id, op=row.operation, lane=row.address.lane, reason=reason
-        )
-        is_quiet = row.private_delivery is not None and row.private_delivery.is_quiet
+        lane, delivery = row.address.lane, row.private_delivery
+        _log.error("row_set_aside", row=row.id, op=row.operation, lane=lane, reason=reason)
+        is_quiet = delivery is not None and delivery.is_quiet
         notice = "" if is_quiet else translate_to_all_languages(_UNDELIVERED_NOTICE)
         next_row = await self.outbox.give_up(row, reason, notice)
         self._notify_waiters(row, None)
@@ -460,27 +451,23 @@ class Sender:
 
     async def _mark_sent(self, row: OutboxRow, external_id: str | None) -> OutboxRow | None:
         next_row = await self.outbox.mark_sent(row, external_id)
-        self._succeeded_at[row.address.lane] = self.clock.monotonic()
+        self._success_times[row.address.lane] = self.clock.monotonic()
         self._notify_waiters(row, external_id)
         return next_row
 
     def _notify_waiters(self, row: OutboxRow, external_id: str | None) -> None:
-        self._unknown_outcomes.pop(row.id, None)
+        self._unknown_outcome_counts.pop(row.id, None)
         self.sent_row_tracker.record_sent(row.id, external_id)
         self.announce(row.id, external_id)
 
     def _seconds_until_search(self, row: OutboxRow, *, request_ended: bool) -> float:
         delay_seconds = self.settle_seconds
         backoff_factor = 2.0 ** max(0, row.attempt_count // 2 - 3)
-        if (
-            request_ended
-            or row.operation is not OutboxOperation.SEND
-            or self._is_harmless_to_repeat(row)
-        ):
+        if request_ended or row.operation is not OutboxOperation.SEND or self._is_deduplicated(row):
             delay_seconds = min(1.0, delay_seconds)
         return min(delay_seconds * backoff_factor, _MAX_BACKOFF_SECONDS)
 
-    def _is_harmless_to_repeat(self, row: OutboxRow) -> bool:
+    def _is_deduplicated(self, row: OutboxRow) -> bool:
         """Return whether the platform shows a row once even if it is sent twice."""
         limits = self._limits(row)
         has_nonce = row.content.face is None or limits.can_resend_with_face

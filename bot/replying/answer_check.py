@@ -43,7 +43,7 @@ class BannedWords:
     pattern: re.Pattern[str]
     max_match_chars: int
 
-    def is_found_in(self, text: str, start: int = 0, *, is_complete: bool = True) -> bool:
+    def occur_in(self, text: str, start: int = 0, *, is_complete: bool = True) -> bool:
         """Return whether a text contains a banned word, ignoring the end of a partial text."""
         matches = self.pattern.finditer(text, start)
         return any(is_complete or one.end() < len(text) for one in matches)
@@ -92,7 +92,7 @@ class AnswerCheck:
         self.is_refused = False
         self._show: Callable[[str], None] | None = None
         self._text = ""
-        self._shown_chars = self._moderated_chars = 0
+        self._shown_end = self._moderated_end = 0
 
     def wrap_show_callbacks(
         self, show: Callable[[str], None], replace_shown_text: Callable[[str], None]
@@ -102,28 +102,26 @@ class AnswerCheck:
         def show_checked_text(text: str) -> None:
             begin = max(0, len(self._text) - self._held_back_chars)
             self._text += text
-            if self.words is not None and self.words.is_found_in(
-                self._text, begin, is_complete=False
-            ):
+            if self.words is not None and self.words.occur_in(self._text, begin, is_complete=False):
                 self._refuse(_BANNED_WORDS_NOTE, "words")
             self._show_passed_text()
 
         def replace_checked_text(text: str) -> None:
             self._text = text
-            self._shown_chars = min(len(text), self._shown_chars)
-            self._moderated_chars = min(len(text), self._moderated_chars)
-            replace_shown_text(text[: self._shown_chars])
+            self._shown_end = min(len(text), self._shown_end)
+            self._moderated_end = min(len(text), self._moderated_end)
+            replace_shown_text(text[: self._shown_end])
 
         self._show = show
         return show_checked_text, replace_checked_text
 
     async def moderate_new_text(self) -> None:
         """Send the text so far to moderation if enough of it is new."""
-        if self._is_moderated and len(self._text) - self._moderated_chars >= _WINDOW_CHARS:
-            ends = [one.end() for one in _SENTENCE_END.finditer(self._text, self._moderated_chars)]
-            end, moderated_end = len(self._text), ends[-1] if ends else len(self._text)
-            await self._moderate([self._text[max(0, self._moderated_chars - _OVERLAP_CHARS) : end]])
-            self._moderated_chars = moderated_end
+        if self._is_moderated and len(self._text) - self._moderated_end >= _WINDOW_CHARS:
+            matches = [*_SENTENCE_END.finditer(self._text, self._moderated_end)]
+            end, moderated_end = len(self._text), matches[-1].end() if matches else len(self._text)
+            await self._moderate([self._text[max(0, self._moderated_end - _OVERLAP_CHARS) : end]])
+            self._moderated_end = moderated_end
             self._show_passed_text()
 
     @property
@@ -150,7 +148,7 @@ class AnswerCheck:
 
     async def refuses(self, text: str) -> bool:
         """Check a complete text; return whether the answer is refused."""
-        if not self.is_refused and self.words is not None and self.words.is_found_in(text):
+        if not self.is_refused and self.words is not None and self.words.occur_in(text):
             self._refuse(_BANNED_WORDS_NOTE, "words")
         if self._is_moderated:
             starts = range(0, len(text), _MAX_PIECE_CHARS)
@@ -169,12 +167,12 @@ class AnswerCheck:
     def _show_passed_text(self) -> None:
         end = len(self._text) - self._held_back_chars
         if self._is_moderated:
-            end = min(end, self._moderated_chars)
+            end = min(end, self._moderated_end)
         if HOOKS["check_answer"]:  # plug-ins check only the complete answer
             end = 0
-        if self._show is not None and not self.is_refused and end > self._shown_chars:
-            self._show(self._text[self._shown_chars : end])
-            self._shown_chars = end
+        if self._show is not None and not self.is_refused and end > self._shown_end:
+            self._show(self._text[self._shown_end : end])
+            self._shown_end = end
 
     async def _moderate(self, texts: Sequence[str]) -> None:
         assert self.backend is not None  # noqa: S101 -- see `_is_moderated`

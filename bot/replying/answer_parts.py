@@ -55,8 +55,8 @@ def answer_buttons(
 ) -> tuple[Button, ...]:
     """Return the buttons of one of the versions of a finished answer."""
     actions = (ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.DELETE)
-    versions = page_buttons(ButtonAction.VERSION, part_name, version_number, version_count, row=1)
-    return (*action_buttons(part_name, locale, *actions), *versions)
+    pagination = page_buttons(ButtonAction.VERSION, part_name, version_number, version_count, row=1)
+    return (*action_buttons(part_name, locale, *actions), *pagination)
 
 
 def page_buttons(
@@ -95,12 +95,9 @@ def fold_thoughts(
     last = parts[index]
     face = last.content.face
     max_units = limits.without_name_line(face).max_units - _SPOILER_MARKUP_UNITS
-    text = (
-        last.content.text
-        if limits.to_visible_text is None
-        else limits.to_visible_text(last.content.text)
-    )
-    free_units = max_units - measure(text)
+    text = last.content.text
+    visible_text = limits.to_visible_text(text) if limits.to_visible_text else text
+    free_units = max_units - measure(visible_text)
     if free_units >= min(_MIN_UNITS_FOR_THOUGHTS, measure(thoughts)):
         content = replace(last.content, thoughts=_cut_to_fit(thoughts, free_units, measure))
         return (*parts[:index], replace(last, content=content), *parts[index + 1 :])
@@ -115,10 +112,10 @@ def _cut_to_fit(text: str, max_units: int, measure: Callable[[str], int]) -> str
     if measure(text) <= max_units:
         return text
     max_units -= len(_ELLIPSIS)
-    fitting_start = text[:max_units]
-    while measure(fitting_start) > max_units:
-        fitting_start = fitting_start[: -max(1, (measure(fitting_start) - max_units) // 2)]
-    return fitting_start.rstrip() + _ELLIPSIS
+    shortened_text = text[:max_units]
+    while measure(shortened_text) > max_units:
+        shortened_text = shortened_text[: -max(1, (measure(shortened_text) - max_units) // 2)]
+    return shortened_text.rstrip() + _ELLIPSIS
 
 
 LongAnswer: TypeAlias = Literal["parts", "file", "thread"]
@@ -154,18 +151,14 @@ class PartDestinations:
 
 
 def choose_destinations(
-    form: LongAnswer,
-    first_part_number: int,
-    locale: str | None,
-    make_part_name: Callable[[int], str],
+    form: LongAnswer, first_part_number: int, locale: str | None, to_part_name: Callable[[int], str]
 ) -> PartDestinations:
     """Return the destinations of an answer's parts, numbered from `first_part_number`."""
-    if form == "thread":
-        title = translate(_THREAD_TITLE, supported_language(locale))
-        return PartDestinations(
-            first_part_number, AnswerThread(make_part_name(first_part_number), title)
-        )
-    return PartDestinations(first_part_number, max_live_parts=1 if form == "file" else None)
+    if form != "thread":
+        return PartDestinations(first_part_number, max_live_parts=1 if form == "file" else None)
+    title = translate(_THREAD_TITLE, supported_language(locale))
+    thread = AnswerThread(to_part_name(first_part_number), title)
+    return PartDestinations(first_part_number, thread)
 
 
 def arrange_parts(
@@ -173,7 +166,7 @@ def arrange_parts(
     text: str,
     form: LongAnswer,
     locale: str | None,
-    make_part_name: Callable[[int], str],
+    to_part_name: Callable[[int], str],
 ) -> tuple[OutgoingPart, ...]:
     """Return an answer's parts in the preset's form for long answers.
 
@@ -184,13 +177,11 @@ def arrange_parts(
         return tuple(parts)
     first = parts[0]
     if form == "file":
-        caption = MessageContent(
-            translate(_WHOLE_ANSWER_HINT, supported_language(locale)), first.content.face
-        )
-        return first, OutgoingPart(
-            FIRST_FILE_PART + first.number, caption, Attachment(_ANSWER_FILE_NAME, text)
-        )
-    destinations = choose_destinations(form, first.number, locale, make_part_name)
+        hint = translate(_WHOLE_ANSWER_HINT, supported_language(locale))
+        caption = MessageContent(hint, first.content.face)
+        file = Attachment(_ANSWER_FILE_NAME, text)
+        return first, OutgoingPart(FIRST_FILE_PART + first.number, caption, file)
+    destinations = choose_destinations(form, first.number, locale, to_part_name)
     return tuple(destinations.to_part(index, one.content) for index, one in enumerate(parts))
 
 

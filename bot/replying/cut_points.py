@@ -12,27 +12,27 @@ from bot.value_class import value_class
 
 # Indentation, quote marks and list markers may precede the fence.
 _FENCE_LINE = re.compile(
-    r"^(?P<margin>[ \t]*(?:(?:>|(?:[-*+]|\d{1,9}[.)])[ \t])[ \t]*)*)(?P<run>`{3,}|~{3,})"
-    r"(?P<info>[^\n]*)",
+    r"^(?P<prefix>[ \t]*(?:(?:>|(?:[-*+]|\d{1,9}[.)])[ \t])[ \t]*)*)(?P<run>`{3,}|~{3,})"
+    r"(?P<suffix>[^\n]*)",
     re.MULTILINE,
 )
-_LIST_MARKER = re.compile(r"[^\t>]")
+_NON_QUOTE_CHAR = re.compile(r"[^\t>]")
 
 
 @value_class
 class Fence:
     """An open code block."""
 
-    fence_chars: str
+    chars: str
     """The fence itself: "```" or "~~~~"."""
     opener: str
     """The fence with its language, to reopen the block: "```python"."""
-    margin: str
+    prefix: str
     """The prefix that keeps a line in the same quote and list item."""
 
     @property
     def closer(self) -> str:
-        return self.margin + self.fence_chars
+        return self.prefix + self.chars
 
 
 @value_class
@@ -44,39 +44,32 @@ class FenceLine:
     fence_end: int
     end: int
     """The end of the line, before its line break."""
-    margin: str
-    info: str
+    prefix: str
+    suffix: str
 
     @property
     def indentation(self) -> int:
-        return len(self.margin) - len(self.margin.lstrip())
+        return len(self.prefix) - len(self.prefix.lstrip())
 
     def find_opened_fence(self, text: str) -> Fence | None:
         """Return the code block that this line opens, or None if its backticks are inline code."""
         chars = text[self.fence_start : self.fence_end]
-        if chars[0] == "`" and "`" in self.info:
+        if chars[0] == "`" and "`" in self.suffix:
             return None  # inline code, according to CommonMark
-        return Fence(chars, chars + self.info.rstrip(), _LIST_MARKER.sub(" ", self.margin))
+        return Fence(chars, chars + self.suffix.rstrip(), _NON_QUOTE_CHAR.sub(" ", self.prefix))
 
     def closes(self, fence: Fence, text: str) -> bool:
         """Return whether this line closes the code block of `fence`."""
         chars = text[self.fence_start : self.fence_end]
-        quote_depth = self.margin.count(">")
-        unquoted_text = self.margin.replace(">", "") + self.info
-        is_bare = not unquoted_text or unquoted_text.isspace()
-        return (
-            chars.startswith(fence.fence_chars)
-            and is_bare
-            and quote_depth == fence.margin.count(">")
-        )
+        has_same_depth = self.prefix.count(">") == fence.prefix.count(">")
+        unquoted_text = self.prefix.replace(">", "") + self.suffix
+        return chars.startswith(fence.chars) and has_same_depth and not unquoted_text.strip()
 
 
 def find_fence_lines(text: str, start: int, end: int) -> Iterator[FenceLine]:
     """Yield the lines of `text[start:end]` that may open or close a code block."""
-    for match in _FENCE_LINE.finditer(text, start, end):
-        yield FenceLine(
-            match.start(), *match.span("run"), match.end(), match["margin"], match["info"]
-        )
+    for one in _FENCE_LINE.finditer(text, start, end):
+        yield FenceLine(one.start(), *one.span("run"), one.end(), one["prefix"], one["suffix"])
 
 
 _MARK_TOKEN = re.compile(r"\\.|`+|\*{1,3}|__|~~|\|\|", re.DOTALL)
@@ -195,7 +188,7 @@ class CutWindow:
         self.max_offset = self.offsets[self.start] + self.max_units
         """The maximum offset of the end of the message, including a closing fence."""
         self._reserved_units = closing_units(self.fence)
-        self._stop = self._find_stop()
+        self._overflow_end = self._find_overflow_end()
         self._fences = [(self.start, self.fence)]
         self._closing_line_ends: dict[int, int] = {}  # ends of lines that close a code block
         self._uncuttable_ranges: list[tuple[int, int]] = []
@@ -203,7 +196,7 @@ class CutWindow:
         self.block_edges: set[int] = set()
         """The positions where code blocks begin and end."""
         self._scan_fence_lines()
-        self.is_full = self._stop is not None
+        self.is_full = self._overflow_end is not None
         """Whether the text is longer than the message."""
         self.stop = self._window_end
         """The position after the first character that does not fit."""
@@ -228,9 +221,9 @@ class CutWindow:
             fence = self._fences[-1][1]
             if fence is None:
                 self._reserve_closing_units(line)
-            if self._stop is not None and self._stop <= line.end:
+            if self._overflow_end is not None and self._overflow_end <= line.end:
                 if self._may_be_fence(line, fence):
-                    self._uncuttable_ranges.append((line.start, self._stop))
+                    self._uncuttable_ranges.append((line.start, self._overflow_end))
                 break
             if fence is None:
                 self._open_block(line)
@@ -243,9 +236,9 @@ class CutWindow:
 
     @property
     def _window_end(self) -> int:
-        return len(self.text) if self._stop is None else self._stop
+        return len(self.text) if self._overflow_end is None else self._overflow_end
 
-    def _find_stop(self) -> int | None:
+    def _find_overflow_end(self) -> int | None:
         """Return the end of the shortest prefix that does not fit, or None if all fits."""
         end_position = bisect_right(self.offsets, self.max_offset - self._reserved_units)
         if end_position == len(self.offsets):
@@ -255,14 +248,14 @@ class CutWindow:
 
     def _reserve_closing_units(self, line: FenceLine) -> None:
         """Reserve units to close the code block that this line possibly opens."""
-        margin_chars = line.fence_start - line.start
-        max_length = min(line.fence_end - line.fence_start, self.max_fence_units - margin_chars)
+        prefix_chars = line.fence_start - line.start
+        max_length = min(line.fence_end - line.fence_start, self.max_fence_units - prefix_chars)
         for length in range(3, max_length + 1):
-            self._reserved_units = max(self._reserved_units, 1 + margin_chars + length)
+            self._reserved_units = max(self._reserved_units, 1 + prefix_chars + length)
             if self.offsets[line.fence_start + length] + self._reserved_units > self.max_offset:
-                self._stop = line.fence_start + length
+                self._overflow_end = line.fence_start + length
                 return
-        self._stop = self._find_stop()
+        self._overflow_end = self._find_overflow_end()
 
     def _open_block(self, line: FenceLine) -> None:
         fence = line.find_opened_fence(self.text)
@@ -270,7 +263,7 @@ class CutWindow:
         if fence is None or is_too_long:
             return
         if line.start < self.start:
-            fence = replace(fence, margin=fence.margin.lstrip())
+            fence = replace(fence, prefix=fence.prefix.lstrip())
         content = _VISIBLE_CHARACTER.search(self.text, line.end, self._window_end)
         self._fences.append((line.start + 1, fence))
         self._uncuttable_ranges.append((line.start, content.start() if content else line.end))
@@ -279,7 +272,7 @@ class CutWindow:
     def _end_quoted_block(self, end_position: int) -> None:
         """End a quoted code block where its quote ends, if the quote ends before a position."""
         begin, fence = self._fences[-1]
-        if fence is None or ">" not in fence.margin:
+        if fence is None or ">" not in fence.prefix:
             return
         unquoted_match = _UNQUOTED_LINE.search(self.text, begin, end_position)
         if unquoted_match is not None:
@@ -288,9 +281,7 @@ class CutWindow:
     def _may_be_fence(self, line: FenceLine, fence: Fence | None) -> bool:
         """Return whether a line, once it is complete, may open or close a code block."""
         if fence is not None:
-            return set(self.text[line.start : self._window_end].strip(" \t>")) <= {
-                fence.fence_chars[0]
-            }
+            return set(self.text[line.start : self._window_end].strip(" \t>")) <= {fence.chars[0]}
         if self.offsets[self._window_end] - self.offsets[line.start] > self.max_fence_units:
             return False
         return self.text[line.fence_start] == "~" or (
@@ -343,7 +334,7 @@ def choose_cut_point(window: CutWindow) -> tuple[int, int]:
     """Return the best cut: the end of the message, and the start of the next one."""
     gaps = [gap.span() for gap in _WHITESPACE.finditer(window.text, window.min_cut, window.stop)]
     word_gaps = []
-    last_line_cut: tuple[int, int] | None = None
+    last_line_break: tuple[int, int] | None = None
     for end, next_start in reversed(gaps):
         newline = window.text.rfind("\n", end, next_start)
         if newline < 0:
@@ -354,8 +345,8 @@ def choose_cut_point(window: CutWindow) -> tuple[int, int]:
         if window.allows_cut(*cut_point):
             if _is_between_paragraphs(window, *cut_point):
                 return cut_point
-            last_line_cut = last_line_cut or cut_point
-    return last_line_cut or _choose_cut_within_line(window, word_gaps)
+            last_line_break = last_line_break or cut_point
+    return last_line_break or _choose_cut_within_line(window, word_gaps)
 
 
 def _is_between_paragraphs(window: CutWindow, end: int, next_start: int) -> bool:
@@ -367,31 +358,31 @@ def _is_between_paragraphs(window: CutWindow, end: int, next_start: int) -> bool
 
 def _choose_cut_within_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
     matches = _UNBREAKABLE_TEXT.finditer(window.text, window.start, window.stop)
-    unbreakable_spans = [one.span() for one in matches if one.end() > window.min_cut]
-    best_break = _find_last_gap(window, gaps, unbreakable_spans)
+    no_break_spans = [one.span() for one in matches if one.end() > window.min_cut]
+    best_break = _find_last_break(window, gaps, no_break_spans)
     for pattern, rank in ((_CJK_SENTENCE_END, _SENTENCE_BREAK), (_CJK_WORD_END, _WORD_BREAK)):
-        position = _find_last_match(window, pattern, unbreakable_spans)
+        position = _find_last_match(window, pattern, no_break_spans)
         if position is not None:
             best_break = max(best_break or (rank, 0, 0), (rank, position, position))
-    return best_break[1:] if best_break else _cut_anywhere(window, unbreakable_spans)
+    return best_break[1:] if best_break else _cut_anywhere(window, no_break_spans)
 
 
-def _find_last_gap(
-    window: CutWindow, gaps: Sequence[tuple[int, int]], unbreakable_spans: Sequence[tuple[int, int]]
+def _find_last_break(
+    window: CutWindow, gaps: Sequence[tuple[int, int]], no_break_spans: Sequence[tuple[int, int]]
 ) -> tuple[int, int, int] | None:
     """Return the last gap after a sentence or, if there is none, the last gap after a word."""
-    last_word_gap: tuple[int, int, int] | None = None
+    last_word_break: tuple[int, int, int] | None = None
     for end, next_start in gaps:
         if (
             window.looks_like_fence(next_start)
-            or _is_unbreakable_at(unbreakable_spans, next_start)
+            or _is_unbreakable_at(no_break_spans, next_start)
             or not window.allows_cut(end, next_start)
         ):
             continue
         if _ends_sentence(window, end, next_start):
             return _SENTENCE_BREAK, end, next_start
-        last_word_gap = last_word_gap or (_WORD_BREAK, end, next_start)
-    return last_word_gap
+        last_word_break = last_word_break or (_WORD_BREAK, end, next_start)
+    return last_word_break
 
 
 def _ends_sentence(window: CutWindow, end: int, next_start: int) -> bool:
@@ -399,13 +390,13 @@ def _ends_sentence(window: CutWindow, end: int, next_start: int) -> bool:
     return not window.fence_at(next_start) and bool(_SENTENCE_END.search(window.text, begin, end))
 
 
-def _is_unbreakable_at(unbreakable_spans: Sequence[tuple[int, int]], position: int) -> bool:
-    index = bisect_left(unbreakable_spans, (position, 0)) - 1
-    return index >= 0 and position < unbreakable_spans[index][1]
+def _is_unbreakable_at(no_break_spans: Sequence[tuple[int, int]], position: int) -> bool:
+    index = bisect_left(no_break_spans, (position, 0)) - 1
+    return index >= 0 and position < no_break_spans[index][1]
 
 
 def _find_last_match(
-    window: CutWindow, pattern: re.Pattern[str], unbreakable_spans: Sequence[tuple[int, int]]
+    window: CutWindow, pattern: re.Pattern[str], no_break_spans: Sequence[tuple[int, int]]
 ) -> int | None:
     """Return the end of the last match outside code where a cut is allowed, or None."""
     last_match_end = None
@@ -414,16 +405,14 @@ def _find_last_match(
         if (
             position == window.stop
             or window.fence_at(position)
-            or _is_unbreakable_at(unbreakable_spans, position)
+            or _is_unbreakable_at(no_break_spans, position)
         ):
             continue
         last_match_end = position if window.allows_cut(position, position) else last_match_end
     return last_match_end
 
 
-def _cut_anywhere(
-    window: CutWindow, unbreakable_spans: Sequence[tuple[int, int]]
-) -> tuple[int, int]:
+def _cut_anywhere(window: CutWindow, no_break_spans: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """Return a cut between any characters or, as a last resort, within a character."""
     positions = [
         position
@@ -431,15 +420,15 @@ def _cut_anywhere(
         if window.offsets[position] + closing_units(window.fence_at(position)) <= window.max_offset
     ]
     allowed_positions = (at for at in positions if window.allows_cut(at, at))
-    harmless_positions = (
+    clean_positions = (
         position
         for position in positions
         if window.allows_cut(position, position)
         and not (
-            _is_unbreakable_at(unbreakable_spans, position)
+            _is_unbreakable_at(no_break_spans, position)
             or window.splits_fence(position)
             or window.looks_like_fence(position)
         )
     )
-    position = next(chain(harmless_positions, allowed_positions, positions), window.start + 1)
+    position = next(chain(clean_positions, allowed_positions, positions), window.start + 1)
     return position, position

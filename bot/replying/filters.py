@@ -150,7 +150,7 @@ class RepetitionDetector:
         self._pending_chars = 0
         self._tail = ""
         self._fence_count = 0
-        self._chars = 0
+        self._char_count = 0
         self._repetition_start = 0  # position of the repetition in the answer
         self._unit_chars = 0
 
@@ -179,7 +179,7 @@ class RepetitionDetector:
         new_text = "".join(self._pending_chunks)
         self._fence_count += (self._tail[-len(_CODE_FENCE) + 1 :] + new_text).count(_CODE_FENCE)
         self._tail = (self._tail + new_text)[-_MAX_TAIL_CHARS:]
-        self._chars += len(new_text)
+        self._char_count += len(new_text)
         self._pending_chunks.clear()
         self._pending_chars = 0
         tail = self._tail
@@ -196,7 +196,7 @@ class RepetitionDetector:
                 begin = len(tail)
                 while repeated_unit == tail[max(0, begin - len(repeated_unit)) : begin]:
                     begin -= len(repeated_unit)
-                self._repetition_start = self._chars - len(tail) + begin
+                self._repetition_start = self._char_count - len(tail) + begin
                 return
             end = position + _PROBE_CHARS - 1
 

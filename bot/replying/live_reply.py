@@ -153,9 +153,8 @@ class LiveReply:
 
     def _start_updates(self) -> None:
         self._change_event.set()
-        self._update_task = asyncio.create_task(
-            self._update_until_cancelled(), name=f"show {self.address.lane}"
-        )
+        name = f"show {self.address.lane}"
+        self._update_task = asyncio.create_task(self._update_until_cancelled(), name=name)
 
     async def _update_until_cancelled(self) -> None:
         failure_count = 0
@@ -215,11 +214,9 @@ class LiveReply:
             async with self._request_lock:
                 if not self.may_edit():
                     return
-                content = self._build_content(index, text)
+                content, message_id = self._build_content(index, text), self._message_ids[index]
                 with send_only_if(self.may_edit):
-                    await self.surface.edit(
-                        self.address, self._message_ids[index], content, interaction=None
-                    )
+                    await self.surface.edit(self.address, message_id, content, interaction=None)
             self.shown_times.append(self.clock.now())
             self._buffer.restart_pause_if_over(self.clock.monotonic())
             self._shown_texts[index] = text
@@ -272,7 +269,7 @@ class StreamBuffer:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._chunks: list[str] = []
-        self._chars = 0
+        self._char_count = 0
         self._notice = ""
         self._first_fed_at: float | None = None  # -inf: a notice, which is due immediately
         self._is_shown = False
@@ -282,18 +279,18 @@ class StreamBuffer:
 
     def feed(self, text: str, now: float) -> None:
         self._chunks.append(text)
-        self._chars += len(text)
+        self._char_count += len(text)
         self._has_changed = True
         if self._first_fed_at is None or self._first_fed_at == -math.inf:
             self._first_fed_at = now
 
     def clear(self) -> None:
-        self._chunks, self._chars = [], 0
+        self._chunks, self._char_count = [], 0
         self._has_changed = True
 
     def set_notice(self, notice: str) -> None:
         """Set the notice that is shown until the answer has text."""
-        if self._chars == 0 and notice != self._notice:
+        if self._char_count == 0 and notice != self._notice:
             self._notice = notice
             self._has_changed = True
             self._first_fed_at = -math.inf
@@ -301,7 +298,7 @@ class StreamBuffer:
     @property
     def is_empty(self) -> bool:
         """Whether there is neither text nor a notice."""
-        return self._chars == 0 and not self._notice
+        return self._char_count == 0 and not self._notice
 
     @property
     def due_at(self) -> float:
@@ -310,7 +307,7 @@ class StreamBuffer:
             return math.inf
         if self._is_shown:
             return self._next_update_at
-        is_short_text = self._chars < _FIRST_MESSAGE_CHARS
+        is_short_text = self._char_count < _FIRST_MESSAGE_CHARS
         delay = _SECONDS_BEFORE_SHORT_MESSAGE if is_short_text else _SECONDS_BEFORE_FIRST_MESSAGE
         delay = min(delay, self._limits.seconds_between_edits)
         return max(self._next_update_at, self._first_fed_at + delay)
@@ -386,9 +383,8 @@ class LiveReplies:
         self, address: Address, text: str, locale: str | None, first_part_number: int = 0
     ) -> tuple[OutgoingPart, ...]:
         """Return a notice as parts, translated into the language of a locale."""
-        return self.final_parts(
-            address, translate(text, supported_language(locale)), first_part_number
-        )
+        translated_text = translate(text, supported_language(locale))
+        return self.final_parts(address, translated_text, first_part_number)
 
     async def open_notice(self, claim: Claim, message: InboxMessage, text: Text) -> None:
         """Send a notice in reply to a waiting message; raises `Fenced` or `StoreError`."""

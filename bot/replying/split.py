@@ -88,7 +88,7 @@ class PartSpan:
     """Text that closes the code block that the next message reopens."""
 
     def extract(self, text: str) -> str:
-        """Return the message: this span of `text` with its opener and closer."""
+        """Return the text of the message: the opener, this span of `text`, and the closer."""
         return self.opener + text[self.start : self.end] + self.closer
 
 
@@ -104,14 +104,14 @@ def split(text: str, limits: Limits) -> list[str]:
             return []
         if limits.to_visible_text is None or _fits(limits.to_visible_text(stripped_text), limits):
             return [stripped_text]
-        return list(_split_rendered(stripped_text, limits, limits.max_units))
+        return list(_split_rendered_text(stripped_text, limits, limits.max_units))
     parts = [span.extract(text) for span in find_part_spans(text, limits)]
     if limits.to_visible_text is None:
         return parts
-    return [piece for one in parts for piece in _split_rendered(one, limits, limits.max_units)]
+    return [piece for one in parts for piece in _split_rendered_text(one, limits, limits.max_units)]
 
 
-def _split_rendered(text: str, limits: Limits, max_units: int) -> Iterator[str]:
+def _split_rendered_text(text: str, limits: Limits, max_units: int) -> Iterator[str]:
     """Yield a text or, if it is too long for one message once rendered, smaller parts of it."""
     rendered_text = limits.to_visible_text(text) if limits.to_visible_text else text
     smaller_max_units = max_units // 2
@@ -120,7 +120,7 @@ def _split_rendered(text: str, limits: Limits, max_units: int) -> Iterator[str]:
         return
     plain_limits = replace(limits, max_units=smaller_max_units, hides_markup=False)
     for span in find_part_spans(text, plain_limits):
-        yield from _split_rendered(span.extract(text), limits, smaller_max_units)
+        yield from _split_rendered_text(span.extract(text), limits, smaller_max_units)
 
 
 def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
@@ -134,8 +134,8 @@ def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             return
         opener = reopened_marks if fence is None else ""
         if fence is not None and limits.closes_code_blocks:
-            opener = f"{fence.margin}{fence.opener}\n"
-            if ">" in fence.margin:
+            opener = f"{fence.prefix}{fence.opener}\n"
+            if ">" in fence.prefix:
                 opener += find_quote_prefix(text, start)
         max_units = limits.max_units - limits.measure(opener)
         window = _find_cut_window(text, offsets, position, start, fence, limits, max_units)
@@ -146,11 +146,10 @@ def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
         if window.is_full and fence is None and _reopens_marks(limits):
             prose_start = max(window.find_prose_start(position), start)
             open_marks, reopened_marks = _find_reopened_marks(text, prose_start, end, position)
-            table_header = find_open_table_header(
-                text[prose_start:end], table_header if prose_start == start else ""
-            )
-            is_short = limits.measure(table_header) <= limits.max_units // 4
-            if table_header and is_short and continues_with_table_row(text, end, position):
+            previous_header = table_header if prose_start == start else ""
+            table_header = find_open_table_header(text[prose_start:end], previous_header)
+            is_header_short = limits.measure(table_header) <= limits.max_units // 4
+            if table_header and is_header_short and continues_with_table_row(text, end, position):
                 open_marks, reopened_marks = "", table_header
         if is_visible(content):
             closer = "".join(reversed(_MARK.findall(open_marks)))

@@ -116,10 +116,9 @@ class AnswerPipeline:
             context.parts[:] = self.replies.with_buttons(message.address, context.parts, buttons)
         for notice in (limit_notice, *context.notices):
             if notice is not None:
-                part_number = context.next_part
-                context.parts.extend(
-                    self.replies.notice_parts(message.address, notice, message.locale, part_number)
-                )
+                number = context.next_part_number
+                parts = self.replies.notice_parts(message.address, notice, message.locale, number)
+                context.parts.extend(parts)
         context.parts.extend(
             OutgoingPart(REACTION_PART, MessageContent(emoji))
             for emoji in context.reactions_by_preset.values()
@@ -172,8 +171,8 @@ class AnswerPipeline:
         display = self.replies.show_live(context.claim, context.message, destinations, face=face)
         async with display as live_greeting:
             live_greeting.final_texts = [one.content.text for one in greeting_parts]
-        sent_as = tuple(context.part_name(one.number) for one in greeting_parts)
-        turn = self._assistant_turn(greeting, speaker, sent_as)
+        part_names = tuple(context.part_name(one.number) for one in greeting_parts)
+        turn = self._build_turn(greeting, speaker, part_names)
         context.parts.extend(greeting_parts)
         context.replies.append(live_greeting)
         return replace(
@@ -208,52 +207,40 @@ class AnswerPipeline:
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop_flag: StopFlag
     ) -> None:
         """Ignore a stop if a process showed part of the answer before it crashed; answer again."""
-        if stop_flag.is_superseded or stop_flag.is_withdrawn or context.in_place_of:
+        if stop_flag.is_superseded or stop_flag.is_withdrawn or context.replaced_part_names:
             return
         sent_part_numbers = await self.sources.conversations.list_opened_parts(context.message)
-        own_part_numbers = {
-            one
-            for one in select_message_parts(sent_part_numbers)
-            if one >= context.first_part_number
-        }
+        message_part_numbers = select_message_parts(sent_part_numbers)
+        own_part_numbers = {one for one in message_part_numbers if one >= context.first_part_number}
         shown_part_numbers = own_part_numbers.difference(context.started_part_numbers)
         if shown_part_numbers:
             stop_flag.resume_until_text(max(shown_part_numbers))
             await self._generate_answers(speakers, context, stop_flag)
 
     def _refusal_result(
-        self,
-        message: IncomingMessage,
-        notice: Text | None,
-        first_part_number: int,
-        *,
-        is_new: bool = True,
+        self, message: IncomingMessage, text: Text | None, part_number: int, *, is_new: bool = True
     ) -> TurnResult:
         """Return a result with a notice instead of an answer; raise `UserError` on a retry."""
         if not is_new:
-            raise UserError(notice) if notice is not None else AlreadyNotified
-        if notice is None:
+            raise UserError(text) if text is not None else AlreadyNotified
+        if text is None:
             return TurnResult()
-        parts = self.replies.notice_parts(
-            message.address, notice, message.locale, first_part_number
-        )
+        parts = self.replies.notice_parts(message.address, text, message.locale, part_number)
         return TurnResult(outgoing=parts)
 
     async def _generate_answer(
         self, speaker: ActivePreset, context: TurnContext, stop_flag: StopFlag
     ) -> None:
-        preset, address = speaker.preset, context.incoming.address
-        limits, active = self.replies.limits(address), context.active
-        first_part_number = context.next_part
+        preset, message = speaker.preset, context.incoming
+        limits, active = self.replies.limits(message.address), context.active
+        first_part_number = context.next_part_number
         previous_reply = context.replies[-1] if context.replies else None
         name_line, face = active.name_line_and_face(speaker, context.character_names, limits)
-        form = _long_answer_form(preset, context.incoming, limits)
+        form = _long_answer_form(preset, message, limits)
         async with self.replies.show_live(
             context.claim,
             context.message,
-            choose_destinations(
-                form, first_part_number, context.incoming.locale, context.part_name
-            ),
+            choose_destinations(form, first_part_number, message.locale, context.part_name),
             previous_reply,
             face,
             can_stop=preset.buttons,
@@ -266,13 +253,13 @@ class AnswerPipeline:
             return
         emoji = context.reactions_by_preset.get(preset.name)
         if emoji and receipt.answer == reaction_line(emoji):  # the answer is only a reaction
-            context.turns.append(self._assistant_turn(receipt.answer, speaker, ()))
-            context.receipts.append(_with_edit_times(receipt, live_reply, context.incoming))
+            context.turns.append(self._build_turn(receipt.answer, speaker, ()))
+            context.receipts.append(_with_edit_times(receipt, live_reply, message))
             return
-        text = name_line + receipt.answer + _ending_text(receipt, context.incoming.locale)
+        text = name_line + receipt.answer + _ending_text(receipt, message.locale)
         text += _unread_files_notice(context)
         text_parts = final_parts(text, limits, first_part_number, face)
-        parts = arrange_parts(text_parts, text, form, context.incoming.locale, context.part_name)
+        parts = arrange_parts(text_parts, text, form, message.locale, context.part_name)
         if preset.thoughts == "folded":
             may_add_message = not active.is_group
             parts = fold_thoughts(parts, receipt.thoughts, limits, may_add_message=may_add_message)
@@ -280,9 +267,9 @@ class AnswerPipeline:
         contents = (one.content for one in parts if one.file is None)
         live_reply.final_texts = [one.text for one in contents if one.text]
         context.replies.append(live_reply)
-        sent_as = tuple(context.part_name(one.number) for one in parts)
-        context.turns.append(self._assistant_turn(receipt.answer, speaker, sent_as))
-        context.receipts.append(_with_edit_times(receipt, live_reply, context.incoming))
+        part_names = tuple(context.part_name(one.number) for one in parts)
+        context.turns.append(self._build_turn(receipt.answer, speaker, part_names))
+        context.receipts.append(_with_edit_times(receipt, live_reply, message))
         if await self._should_warn_of_weak_model(receipt, context):
             context.notices.append(_SAMPLE_MODEL_NOTICE)
 
@@ -310,11 +297,9 @@ class AnswerPipeline:
         )
         return context.active.select_members([one.preset for one in candidates if one.chosen])
 
-    def _assistant_turn(self, text: str, speaker: ActivePreset, sent_as: tuple[str, ...]) -> Turn:
-        name, version = speaker.preset.name, speaker.version
-        return Turn(
-            "assistant", text, None, self.clock.utc_now(), name, version, part_names=sent_as
-        )
+    def _build_turn(self, text: str, speaker: ActivePreset, part_names: tuple[str, ...]) -> Turn:
+        name, version, now = speaker.preset.name, speaker.version, self.clock.utc_now()
+        return Turn("assistant", text, None, now, name, version, part_names=part_names)
 
 
 def _is_mostly_non_latin(text: str) -> bool:

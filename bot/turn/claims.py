@@ -24,7 +24,7 @@ class LeaseKeeper:
 
     def __post_init__(self) -> None:
         self._tasks: dict[Claim, asyncio.Task[object]] = {}
-        self._held_since: dict[Claim, float] = {}  # when each claim was last confirmed, monotonic
+        self._confirmed_at: dict[Claim, float] = {}  # when each claim was known to be held
         self._lost_claims: set[Claim] = set()
 
     async def run(self) -> None:
@@ -36,12 +36,12 @@ class LeaseKeeper:
 
     def record_held_claims(self, claims: Collection[Claim], queried_at: float) -> None:
         """Record that these claims were still held at `queried_at`, in monotonic time."""
-        self._held_since.update(dict.fromkeys(claims, queried_at))
+        self._confirmed_at.update(dict.fromkeys(claims, queried_at))
 
     def is_safely_held(self, claim: Claim) -> bool:
         """Return whether the claim will still be held when a request that is sent now ends."""
-        held_since = self._held_since.get(claim)
-        return held_since is not None and self.clock.monotonic() < held_since + LEASE_SECONDS / 2
+        confirmed_at = self._confirmed_at.get(claim, -math.inf)
+        return self.clock.monotonic() < confirmed_at + LEASE_SECONDS / 2
 
     @contextlib.contextmanager
     def hold(self, claim: Claim) -> Iterator[None]:
@@ -57,7 +57,7 @@ class LeaseKeeper:
             raise
         finally:
             del self._tasks[claim]
-            self._held_since.pop(claim, None)
+            self._confirmed_at.pop(claim, None)
             self._lost_claims.discard(claim)
 
     async def _renew_leases(self) -> None:
@@ -102,7 +102,7 @@ class _TrackedAttempt:
     """A random number between 0 and 1, which orders equal attempts."""
     may_start: asyncio.Event = field(default_factory=asyncio.Event)
     is_due: bool = False
-    """Whether it has waited long enough to start beside others with as many crashes."""
+    """Whether it has waited long enough to start while others with as many crashes run."""
     recorded_state: AttemptState | None = None
 
     @property

@@ -49,10 +49,10 @@ from bot.turn.finishing import (
 from bot.turn.message_groups import MessageGroup, user_turn
 from bot.value_class import value_class
 
-_MESSAGE_FORGOTTEN_NOTICE = translatable(
+_FORGOTTEN_NOTICE = translatable(
     "I have forgotten that message and everything that was stored about it."
 )
-_ANSWER_CHANGED_NOTICE = translatable("Changed.")
+_CHANGED_NOTICE = translatable("Changed.")
 _RECAP_STOPPED_NOTICE = translatable("The recap was stopped.")
 _IMPOSSIBLE_NOTICE = translatable("I can't do that here.")
 _MAX_LOADED_TURNS = 400
@@ -89,9 +89,8 @@ class CommandRunner:
                 return await self.answerer.answer(group, question, request.active, replaced_turns)
             case "edit" if is_about_quoted_message:
                 edit_result = await self._edit_message(group, request)
-                return "command", await finisher.finish(
-                    group, add_private_response(group.message, edit_result, _ANSWER_CHANGED_NOTICE)
-                )
+                edit_result = add_private_response(group.message, edit_result, _CHANGED_NOTICE)
+                return "command", await finisher.finish(group, edit_result)
             case "forget" if is_about_quoted_message:
                 request = replace(request, is_asker=await buttons.is_asker(message))
             case name if (name == "context" or is_report) and is_about_quoted_message:
@@ -122,9 +121,8 @@ class CommandRunner:
         if services.is_paused(message.address.summarized_address.conversation):
             raise UserError(PAUSED_NOTICE)
         result = CommandResult(_RECAP_STOPPED_NOTICE)
-        async with services.stop_requests.stoppable_answer(
-            group.claim, group.message, message
-        ) as stop_flag:
+        recap = services.stop_requests.stoppable_answer(group.claim, group.message, message)
+        async with recap as stop_flag:
             with stop_flag.stoppable_block():
                 result = await services.commands.handle(request)
         return await self.finish(group, request, replace(result, is_private=True))
@@ -167,11 +165,8 @@ class CommandRunner:
         if message.wake is None or message.is_late:
             return await finisher.finish(group, TurnResult())
         services.decisions.record_refusal(message, access)
-        issue_code, needs_code = (
-            services.commands.pairing_codes.issue_code,
-            access.rule == "dm pairing",
-        )
-        code = await issue_code(message) if needs_code else ""
+        pairing_codes, needs_code = services.commands.pairing_codes, access.rule == "dm pairing"
+        code = await pairing_codes.issue_code(message) if needs_code else ""
         should_tell_author = await services.access.should_report_refusal(message, access, code)
         if not (should_tell_author or message.interaction is not None):
             return await finisher.finish(group, TurnResult())
@@ -187,41 +182,33 @@ class CommandRunner:
         if not result.greeting:
             return result
         check = self.services.pipeline.model_requests.check_greeting
-        return replace(
-            result, greeting=await check(event, result.greeting_preset or "", result.greeting)
-        )
+        greeting = await check(event, result.greeting_preset or "", result.greeting)
+        return replace(result, greeting=greeting)
 
     async def greet(
         self, group: MessageGroup, scopes: Sequence[str], result: CommandResult
     ) -> InboxMessage | None:
-        """Greet, as a character, a group that the bot was added to; then send `result.text`."""
+        """Send a character's greeting to a group that the bot was added to, then `result.text`."""
         incoming, address = group.message.incoming, group.message.incoming.address
-        prepared_greeting = await self._prepare_greeting(
-            address, scopes, result, self.services.now()
-        )
-        turn_result = self._greeting_result(group.message, prepared_greeting, 0)
+        greeting = await self._prepare_greeting(address, scopes, result, self.services.now())
+        turn_result = self._greeting_result(group.message, greeting, 0)
         if result.text:
-            part_number, notice_parts = (
-                len(turn_result.outgoing),
-                self.services.replies.notice_parts,
-            )
-            notice = notice_parts(address, result.text, incoming.locale, part_number)
+            part_number, replies = len(turn_result.outgoing), self.services.replies
+            notice = replies.notice_parts(address, result.text, incoming.locale, part_number)
             turn_result = replace(turn_result, outgoing=[*turn_result.outgoing, *notice])
         return await self.finisher.finish(group, turn_result)
 
-    async def forget_person(
-        self, group: MessageGroup, person_id: str | None
-    ) -> InboxMessage | None:
-        """Delete a person's messages, or everybody's if `person_id` is None, and derived data."""
+    async def forget_person(self, group: MessageGroup, person: str | None) -> InboxMessage | None:
+        """Delete a person's messages, or everybody's if `person` is None, and derived data."""
         for scope in group.message.incoming.scopes[1:]:  # scopes whose settings an operator deleted
             self.services.resolver.characters.unload(scope)
             await self.finisher.forget_copies(scope)
-        if person_id is None:
+        if person is None:
             await self.finisher.delete_history(group.claim)
             return await self.finisher.finish(group, TurnResult(starts_session=True))
-        turn_ids = await self.services.conversations.find_turns_by_person(group.claim, person_id)
+        turn_ids = await self.services.conversations.find_turns_by_person(group.claim, person)
         result = TurnResult(change=HistoryChange(deleted_ids=turn_ids))
-        return await self.finisher.finish_forgetting(group, result, person_id)
+        return await self.finisher.finish_forgetting(group, result, person)
 
     # commands that reply to one message
 
@@ -233,12 +220,10 @@ class CommandRunner:
         quoted_turn, exchange = await buttons.find_quoted_exchange(message)
         await buttons.check_asker(message, exchange)
         question = exchange.question.turn
-        repeated_question = build_repeated_question(
-            message, question, exchange.earlier_session.turns
-        )
+        earlier_turns = tuple(exchange.earlier_session.turns)
+        repeated_question = build_repeated_question(message, question, earlier_turns)
         speakers = pick_speakers(request.active, [one.turn for one in exchange.answers])
         if quoted_turn.turn.role == "user" and quoted_turn.turn.part_names:
-            earlier_turns = tuple(exchange.earlier_session.turns)
             return AskedQuestion(repeated_question, speakers, exchange.parts, earlier_turns), None
         session = await self.services.conversations.load_session(claim, _MAX_LOADED_TURNS)
         newer_turn_count = _count_turns_from(question, session.turns)
@@ -297,11 +282,9 @@ class CommandRunner:
             return await self.finisher.finish_with_text(group, NOT_REMEMBERED_NOTICE)
         if isinstance(incoming, IncomingMessage):
             await services.deletions.request_copy_deletion(incoming, message_id)
-        outgoing = services.replies.notice_parts(
-            incoming.address, _MESSAGE_FORGOTTEN_NOTICE, incoming.locale
-        )
+        parts = services.replies.notice_parts(incoming.address, _FORGOTTEN_NOTICE, incoming.locale)
         change = HistoryChange(deleted_ids=[one.id for one in turns])
-        return await self.finisher.finish_forgetting(group, TurnResult((), outgoing, change=change))
+        return await self.finisher.finish_forgetting(group, TurnResult((), parts, change=change))
 
     # replies
 
@@ -312,7 +295,7 @@ class CommandRunner:
         result: CommandResult,
         menu_result: CommandResult | None,
     ) -> TurnResult:
-        incoming, notice_parts = request.incoming, self.services.replies.notice_parts
+        incoming, replies = request.incoming, self.services.replies
         address = incoming.address
         is_hidden = message.incoming.interaction is not None and not incoming.has_public_response
         greeting = await self._prepare_greeting(address, incoming.scopes, result, request.now)
@@ -321,17 +304,16 @@ class CommandRunner:
         texts = (
             [result.text] if is_separate or not result.greeting else [result.text, result.greeting]
         )
-        reply_result = self._reply_result(
-            message, incoming, menu_result or replace(result, text=join_texts(texts, "\n\n"))
-        )
+        reply = menu_result or replace(result, text=join_texts(texts, "\n\n"))
+        reply_result = self._reply_result(message, incoming, reply)
         outgoing = list(reply_result.outgoing)
         if is_hidden and result.changes_channel and not incoming.is_private:
             name = " ".join(incoming.author.name.split())
             text = translatable("Changed by {name}: {change}", name=name, change=result.text)
             text = text if name else join_texts([result.text])  # people who opted out have no name
-            outgoing += notice_parts(address, text, incoming.locale, len(outgoing))
+            outgoing += replies.notice_parts(address, text, incoming.locale, len(outgoing))
         for person, text in result.private_notices:
-            notice = notice_parts(address, text, incoming.locale, len(outgoing))
+            notice = replies.notice_parts(address, text, incoming.locale, len(outgoing))
             private_delivery = PrivateDelivery(person, incoming.locale, is_quiet=True)
             outgoing += [replace(one, private_delivery=private_delivery) for one in notice]
         greeting_result = TurnResult([turn] if turn else [])

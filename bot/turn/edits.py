@@ -62,9 +62,8 @@ class EditHandler:
             is_question = incoming.wake is not None and parse_command(incoming.text) is None
             is_recent = edit.at - incoming.at < _MAX_AGE_OF_NEW_QUESTION and not incoming.is_late
             return incoming if is_question and is_recent else TurnResult()
-        incoming = replace(
-            incoming, earlier_files=files_of_unanswered_questions(exchange.earlier_session.turns)
-        )
+        earlier_files = files_of_unanswered_questions(exchange.earlier_session.turns)
+        incoming = replace(incoming, earlier_files=earlier_files)
         result = await self._edit_known_message(group, incoming, edit.at, exchange)
         return _with_changed_files(incoming, exchange, result)
 
@@ -102,15 +101,11 @@ class EditHandler:
         self, message: IncomingMessage, active: ActiveCharacters, exchange: Exchange
     ) -> Decision:
         """Decide how to handle an edit; if the bot had answered by chance, it answers again."""
-        now, earlier_turns = self.services.now(), exchange.earlier_session.turns
-        decision = decide_on_message(
-            message, active, earlier_turns, dice=self.services.dice, now=now
-        )
+        now, turns = self.services.now(), exchange.earlier_session.turns
+        decision = decide_on_message(message, active, turns, dice=self.services.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:
             return decision
-        decision_by_chance = decide_on_message(
-            message, active, earlier_turns, dice=lambda: 0.0, now=now
-        )
+        decision_by_chance = decide_on_message(message, active, turns, dice=lambda: 0.0, now=now)
         if not isinstance(decision_by_chance, Answer):
             return decision
         answers = [one.turn for one in exchange.answers]
@@ -139,12 +134,7 @@ class EditHandler:
                 group.claim, message, incoming, edited_at
             ) as stop_flag:
                 result = await services.pipeline.answer(
-                    group,
-                    question,
-                    active,
-                    stop_flag,
-                    removed_turns,
-                    earlier_session=exchange.earlier_session,
+                    group, question, active, stop_flag, removed_turns, exchange.earlier_session
                 )
         except AlreadyNotified:
             return TurnResult(change=HistoryChange(new_texts))
@@ -153,9 +143,8 @@ class EditHandler:
             text = translatable("⚠ {problem}", problem=error.text)
             outgoing = services.replies.notice_parts(incoming.address, text, incoming.locale)
             if isinstance(error, AgeUnconfirmed):  # the button retries the old answer
-                buttons = action_buttons(
-                    exchange.parts[-1], incoming.locale, ButtonAction.CONFIRM_AGE
-                )
+                part_name = exchange.parts[-1]
+                buttons = action_buttons(part_name, incoming.locale, ButtonAction.CONFIRM_AGE)
                 outgoing = services.replies.with_buttons(incoming.address, outgoing, buttons)
             return TurnResult(outgoing=outgoing, change=HistoryChange(new_texts))
         if not result.turns:  # stopped before the first word
@@ -218,6 +207,5 @@ def _with_changed_files(
 
 def _withdraw_answers(exchange: Exchange, change: HistoryChange) -> TurnResult:
     superseded_ids = (*change.superseded_ids, *(one.id for one in exchange.answers))
-    return TurnResult(
-        change=replace(change, superseded_ids=superseded_ids), replaced_part_names=exchange.parts
-    )
+    change = replace(change, superseded_ids=superseded_ids)
+    return TurnResult(change=change, replaced_part_names=exchange.parts)

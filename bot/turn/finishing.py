@@ -139,9 +139,8 @@ class TurnFinisher:
             if unnotified_messages:
                 result = await self.add_notice_if_due(unnotified_messages[0], result, BUSY_NOTICE)
         services.arrivals.watch([claim.conversation])
-        should_begin_next = not self.is_stopping
         finished_turn = await services.conversations.finish(
-            claim, message, result, begins_next=should_begin_next
+            claim, message, result, begins_next=not self.is_stopping
         )
         if finished_turn.row or result.outgoing or result.replaced_part_names or result.was_stopped:
             event = message.incoming
@@ -174,23 +173,18 @@ class TurnFinisher:
                 replace(one, private_delivery=delivery, is_response=is_response) for one in parts
             )
         delivery = replace(delivery, reply_to=request.message_id)
+        private_parts = tuple(replace(one, private_delivery=delivery) for one in parts)
         if not request.has_public_response:
-            return tuple(replace(one, private_delivery=delivery) for one in parts)
+            return private_parts
         public_response, *_ = replies.notice_parts(request.address, _PRIVATE_NOTICE, request.locale)
-        private_parts = (
-            replace(one, number=one.number + 1, private_delivery=delivery) for one in parts
-        )
+        private_parts = tuple(replace(one, number=one.number + 1) for one in private_parts)
         return (replace(public_response, is_response=True), *private_parts)
 
     async def finish_with_error(self, group: MessageGroup, problem: str) -> InboxMessage | None:
         """Finish with a notice that the answer failed, and a retry button."""
-        message = group.message
-        text = translatable(
-            "⚠ {problem} (error {number})", problem=problem, number=message.error_id
-        )
-        await self.services.message_notes.add(
-            [create_failure_note(RECENT_EVENTS, message.turn_name)]
-        )
+        turn_name, error_id = group.message.turn_name, group.message.error_id
+        text = translatable("⚠ {problem} (error {number})", problem=problem, number=error_id)
+        await self.services.message_notes.add([create_failure_note(RECENT_EVENTS, turn_name)])
         return await self.finish_with_button(group, text, ButtonAction.RETRY)
 
     async def finish_with_button(
@@ -198,31 +192,23 @@ class TurnFinisher:
     ) -> InboxMessage | None:
         """Finish with a notice that says why a question is not answered, and a retry button."""
         message, asked_question, replies = group.message, group.question, self.services.replies
-        incoming, in_place_of = (
-            message.newest_message.incoming,
-            asked_question.replaced_part_names if asked_question else (),
-        )
-        question = (
-            asked_question.incoming
-            if asked_question
-            else incoming
-            if isinstance(incoming, IncomingMessage)
-            else None
-        )
+        incoming = message.newest_message.incoming
+        replaced_names = asked_question.replaced_part_names if asked_question else ()
+        question = incoming if isinstance(incoming, IncomingMessage) else None
+        if asked_question:
+            question = asked_question.incoming
         outgoing = replies.notice_parts(incoming.address, text, incoming.locale)
         part_names = tuple(message.part_name(one.number) for one in outgoing)
         if question is not None:
-            button_part_name = in_place_of[0] if in_place_of else part_names[-1]
+            button_part_name = replaced_names[0] if replaced_names else part_names[-1]
             buttons = action_buttons(button_part_name, incoming.locale, action)
             outgoing = replies.with_buttons(incoming.address, outgoing, buttons)
         # If this notice replaces an earlier one, the question is already kept.
         earlier_turns = asked_question.earlier_turns if asked_question else ()
-        kept_turns = [*earlier_turns, user_turn(question)] if question and not in_place_of else []
-        unanswered_turns = [replace(one, part_names=part_names) for one in kept_turns]
+        turns = [*earlier_turns, user_turn(question)] if question and not replaced_names else []
+        questions = [replace(one, part_names=part_names) for one in turns]
         result = TurnResult(
-            outgoing=outgoing,
-            unanswered_questions=unanswered_turns,
-            replaced_part_names=in_place_of,
+            outgoing=outgoing, unanswered_questions=questions, replaced_part_names=replaced_names
         )
         return await self.finish(group, result)
 
@@ -260,15 +246,9 @@ class TurnFinisher:
         return result
 
     def _with_notice(
-        self,
-        message: IncomingMessage | ButtonPress,
-        result: TurnResult,
-        notice: Text,
-        part_number: int,
+        self, event: Request, result: TurnResult, notice: Text, part_number: int
     ) -> TurnResult:
-        parts = self.services.replies.notice_parts(
-            message.address, notice, message.locale, part_number
-        )
+        parts = self.services.replies.notice_parts(event.address, notice, event.locale, part_number)
         return replace(result, outgoing=[*result.outgoing, *parts])
 
 
@@ -305,9 +285,9 @@ class QuestionAnswerer:
             action = ButtonAction.CONFIRM_AGE
             return "told", await finisher.finish_with_button(group, notice, action)
         except AnswerRefused:
-            background = _background_result(gathering, is_new=is_new)
-            background = add_private_response(group.message, background, _BLOCKED_NOTICE)
-            return "refused", await finisher.finish(group, background)
+            result = _unanswered_result(gathering, is_new=is_new)
+            result = add_private_response(group.message, result, _BLOCKED_NOTICE)
+            return "refused", await finisher.finish(group, result)
         except BackendError as error:
             message, reason, problem = group.message, str(error), error.notice
             error_id = message.error_id
@@ -323,10 +303,10 @@ class QuestionAnswerer:
         question = gathering.question
         channel = question.incoming.address.channel
         services.decisions.record_substitute_models(channel, question.speakers, result.receipts)
-        earlier_turns, in_place_of = question.earlier_turns, question.replaced_part_names
+        earlier_turns, replaced_names = question.earlier_turns, question.replaced_part_names
         turns = [*result.earlier_turns, *earlier_turns, user_turn(question.incoming), *result.turns]
         result = replace(
-            result, turns=turns, replaced_range=removed_turns, replaced_part_names=in_place_of
+            result, turns=turns, replaced_range=removed_turns, replaced_part_names=replaced_names
         )
         if gathering.uncovered_message_count and not group.message.refused_messages:
             waiting_notice = translatable_count(
@@ -344,18 +324,14 @@ class QuestionAnswerer:
         self, group: MessageGroup, gathering: MessageGathering, *, is_new: bool
     ) -> TurnResult:
         """Return a result that stores the question and, if due, sends a notice of the pause."""
-        message, result = gathering.question.incoming, _background_result(gathering, is_new=is_new)
+        message, result = gathering.question.incoming, _unanswered_result(gathering, is_new=is_new)
         if is_native_command(group.message):
             return add_private_response(group.message, result, PAUSED_NOTICE)
-        notice_name = f"paused:{message.address.channel}"
-        if not await self.services.notice_limiter.is_due(
-            notice_name, _SECONDS_BETWEEN_PAUSE_NOTICES
-        ):
+        name = f"paused:{message.address.channel}"
+        if not await self.services.notice_limiter.is_due(name, _SECONDS_BETWEEN_PAUSE_NOTICES):
             return result
-        outgoing = self.services.replies.notice_parts(
-            message.address, PAUSED_NOTICE, message.locale
-        )
-        return replace(result, outgoing=outgoing)
+        parts = self.services.replies.notice_parts(message.address, PAUSED_NOTICE, message.locale)
+        return replace(result, outgoing=parts)
 
     async def _answer_all(
         self,
@@ -426,7 +402,7 @@ def add_private_response(
     return replace(result, outgoing=(*result.outgoing, response))
 
 
-def _background_result(gathering: MessageGathering, *, is_new: bool) -> TurnResult:
+def _unanswered_result(gathering: MessageGathering, *, is_new: bool) -> TurnResult:
     question = gathering.question
     if not is_new or question.replaced_part_names:
         return TurnResult()

@@ -71,11 +71,10 @@ class SplitMessageJoiner:
         if message.album is not None:
             return self.busy_rules.album_seconds
         max_units = self.limits.max_units  # longer than any part that a client sends
-        if len(message.text) * _MAX_UNITS_PER_CHAR < max_units * _MIN_SHARE_OF_CUT_TEXT:
+        min_units = max_units * _MIN_SHARE_OF_CUT_TEXT
+        if len(message.text) * _MAX_UNITS_PER_CHAR < min_units:
             return 0.0  # the normal case, without counting units
-        may_be_cut = (
-            max_units * _MIN_SHARE_OF_CUT_TEXT <= self.limits.measure(message.text) <= max_units
-        )
+        may_be_cut = min_units <= self.limits.measure(message.text) <= max_units
         return self.busy_rules.paste_seconds if may_be_cut else 0.0
 
     def join(
@@ -92,11 +91,8 @@ class SplitMessageJoiner:
         else:
             wait_seconds = self.seconds_to_wait(last_message)
             is_text = bool(message.text) and not message.attachments and message.quote is None
-            is_next_part = (
-                wait_seconds > 0
-                and is_text
-                and next_part.received_at - last_part.received_at <= wait_seconds
-            )
+            seconds_between = next_part.received_at - last_part.received_at
+            is_next_part = wait_seconds > 0 and is_text and seconds_between <= wait_seconds
         return self._append_part(joined_message, last_message, message) if is_next_part else None
 
     def _append_part(
@@ -130,19 +126,16 @@ async def join_parts(
         return incoming
     while isinstance(last.incoming, IncomingMessage) and joiner.seconds_to_wait(last.incoming) > 0:
         interleaved_messages: list[InboxMessage] = []
-        for message in await conversations.load_messages_after(
-            group.claim, group.message, _MAX_PARTS
-        ):
-            joined_message = joiner.join(incoming, last, message)
+        for one in await conversations.load_messages_after(group.claim, group.message, _MAX_PARTS):
+            joined_message = joiner.join(incoming, last, one)
             if joined_message is None:
-                interleaved_messages.append(message)
+                interleaved_messages.append(one)
             else:
                 group.interleaved_messages += interleaved_messages
                 interleaved_messages = []
-                incoming, last = joined_message, message
-                group.message = replace(
-                    group.message, gathered_messages=(*group.message.gathered_messages, message)
-                )
+                incoming, last = joined_message, one
+                gathered_messages = (*group.message.gathered_messages, one)
+                group.message = replace(group.message, gathered_messages=gathered_messages)
         if not isinstance(last.incoming, IncomingMessage):
             break
         seconds = last.received_at + joiner.seconds_to_wait(last.incoming) - clock.now()
@@ -219,7 +212,7 @@ class MessageGathering:
             if wait_seconds <= 0 or self._max_further_messages == 0:
                 break
             await self.clock.sleep(wait_seconds)
-        await self._gather_pending()
+        await self._gather_pending_messages()
 
     @contextlib.asynccontextmanager
     async def interrupt_on_arrival(self, stop_flag: StopFlag) -> AsyncIterator[None]:
@@ -233,10 +226,8 @@ class MessageGathering:
         def on_arrival() -> None:
             self._has_new_message = self._may_interrupt(started_at)
             if self._has_new_message and not (check_tasks and not check_tasks[-1].done()):
-                task_name = f"look for messages: {conversation}"
-                check_tasks[:] = [
-                    asyncio.create_task(self._interrupt_answer(stop_flag), name=task_name)
-                ]
+                name = f"look for messages: {conversation}"
+                check_tasks[:] = [asyncio.create_task(self._interrupt_answer(stop_flag), name=name)]
 
         if self._is_closed or self._max_further_messages == 0:
             yield
@@ -310,7 +301,7 @@ class MessageGathering:
                 return _PendingMessage((*one.parts, message), incoming, one.decision)
         return None
 
-    async def _gather_pending(self) -> None:
+    async def _gather_pending_messages(self) -> None:
         """Add pending messages to the group, up to the last one that needs an answer."""
         batch = self._pending.copy()
         while batch and not isinstance(batch[-1].decision, Answer):
@@ -350,20 +341,18 @@ class MessageGathering:
             question, incoming=newest_message, speakers=tuple(speakers), earlier_turns=earlier_turns
         )
         if self._max_further_messages == 0 and not self._is_closed:
-            claim, newest_row = self.group.claim, self._newest_message
-            rows = await self.conversations.load_messages_after(
-                claim, newest_row, _MAX_COUNTED_MESSAGES
-            )
+            claim, row = self.group.claim, self._newest_message
+            rows = await self.conversations.load_messages_after(claim, row, _MAX_COUNTED_MESSAGES)
             events = (one.incoming for one in rows if isinstance(one.incoming, IncomingMessage))
             self.uncovered_message_count = sum(one.wake is not None for one in events)
 
 
-def _turns_to_keep(pending: _PendingMessage) -> tuple[Turn, ...]:
-    match pending.decision:
+def _turns_to_keep(pending_message: _PendingMessage) -> tuple[Turn, ...]:
+    match pending_message.decision:
         case Answer():
-            return (user_turn(pending.message),)
+            return (user_turn(pending_message.message),)
         case Observe():
-            return (observed_turn(pending.message),)
+            return (observed_turn(pending_message.message),)
         case _:
             return ()
 

@@ -173,12 +173,12 @@ class ModelRequests:
         tools = await self.tools.create_toolbox(preset, backend, context) if may_use_tools else None
         fitted_prompt = await self.sources.fit_prompt(preset, context, tools.specs if tools else ())
         compose_seconds = self.clock.monotonic() - started_at
-        is_live = preset.stream and not (context.in_place_of or preset.regex_scripts)
+        is_live = preset.stream and not (context.replaced_part_names or preset.regex_scripts)
         name_line, lane = request.name_line, message.address.lane
         show = _prefix_speaker_line(name_line, live_reply.feed if is_live else _ignore_text)
         answer_check = await self.create_check(message.scopes, preset.provider)
         rewrite = (lambda text: live_reply.replace(name_line + text)) if is_live else _ignore_text
-        show_wait = partial(_show_wait, stop, None if context.in_place_of else live_reply)
+        show_wait = partial(_show_wait, stop, None if context.replaced_part_names else live_reply)
         urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
         token_limit = fitted_prompt.tokens + (MAX_TOOL_TOKENS if tools else 0)
         cost = self.spending.reserve_cost(preset, message, fitted_prompt.prompt, token_limit)
@@ -189,7 +189,7 @@ class ModelRequests:
                 queued_seconds = self.clock.now() - message.at.timestamp()
                 log_steps = log_failed_steps(compose_seconds, fitted_prompt.tokens, self.clock)
                 with log_steps, ExitStack() as stack:
-                    if not context.in_place_of and message.wake is not None:
+                    if not context.replaced_part_names and message.wake is not None:
                         show_notice = live_reply.show_slow_start
                         stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, show_notice))
                     answer = await generate_answer(

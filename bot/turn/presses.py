@@ -65,7 +65,7 @@ _AGE_CONFIRMED_NOTICE = translatable(
 
 
 _log = structlog.get_logger(__name__)
-_ORIGIN_FIELDS = (
+_ORIGIN_FIELD_NAMES = (
     *("address", "external_key", "author", "at", "scopes", "author_is_admin", "author_roles"),
     *("locale", "is_private", "is_age_restricted", "in_thread", "thread_title"),
 )
@@ -101,9 +101,8 @@ class PressHandler:
             case ButtonAction.VERSION:
                 return self._show_version(group, press, button, exchange, active)
             case ButtonAction.CONTINUE:
-                message = _to_message(
-                    press, translate(_CONTINUE_PROMPT, supported_language(press.locale))
-                )
+                prompt = translate(_CONTINUE_PROMPT, supported_language(press.locale))
+                message = _to_message(press, prompt)
                 answers = [one.turn for one in exchange.answers]
                 return AskedQuestion(message, pick_speakers(active, answers))
             case ButtonAction.RETRY:
@@ -126,7 +125,8 @@ class PressHandler:
         self, group: MessageGroup, reaction: ReactionChange
     ) -> TurnResult | AskedQuestion | ChosenCommand:
         """Treat a reaction as feedback on the answer or as a press of the matching button."""
-        turns = await self.services.conversations.find_turns(group.claim, [reaction.message_id])
+        services = self.services
+        turns = await services.conversations.find_turns(group.claim, [reaction.message_id])
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
         action = _ACTION_BY_REACTION.get(reaction.reaction)
         data = encode_button(action, answer.part_names[-1]) if action and answer else ""
@@ -134,13 +134,13 @@ class PressHandler:
         try:
             if action is not None:
                 return TurnResult() if reaction.is_removed else await self.apply_press(group, press)
-            if not turns or await self.services.access.find_refusal(press) is not None:
+            if not turns or await services.access.find_refusal(press) is not None:
                 return TurnResult()
             if reaction.reaction not in MEMORY_REACTIONS:
                 feedback = await self._find_feedback(group, reaction, answer) if answer else None
                 return TurnResult(feedback=feedback)
             if not reaction.is_removed:
-                await self.services.commands.memory_handlers.remember_turn(press, turns[-1].turn)
+                await services.commands.memory_handlers.remember_turn(press, turns[-1].turn)
         except UserError as error:  # reactions may be meant for people, so show no refusal
             _log.info("reaction_ignored", by=reaction.author.id, reason=str(error))
         return TurnResult()
@@ -196,10 +196,9 @@ class PressHandler:
             press = replace(press, author=replace(press.author, name=author.name))
         if not exchange.parts:  # private messages are kept only briefly
             raise UserError(BUTTON_GONE_NOTICE)
-        message, part = _to_message(press, ""), exchange.parts[0]
-        page = max(1, button.version_or_page)
+        message, page = _to_message(press, ""), max(1, button.version_or_page)
         request = CommandRequest(
-            Command(""), message, active, (), press.at, part_name=part, page=page
+            Command(""), message, active, (), press.at, part_name=exchange.parts[0], page=page
         )
         is_memory = button.action is ButtonAction.MEMORY
         try:
@@ -215,9 +214,8 @@ class PressHandler:
             if isinstance(error, PrivateError) and is_read_by_others:
                 raise
             problem = translatable("⚠ {problem}", problem=error.text)
-            result = (
-                CommandResult(problem, buttons=(back_button(request),)) if is_memory else result
-            )
+            if is_memory:
+                result = CommandResult(problem, buttons=(back_button(request),))
         if is_memory:  # the reply of the command is the new content of the menu
             return request, CommandResult(""), replace(result, replaced_part_names=exchange.parts)
         request = replace(request, active=await self.services.resolver.resolve(press.scopes))
@@ -226,21 +224,13 @@ class PressHandler:
         return request, result, replace(menu, text=text, replaced_part_names=exchange.parts)
 
     async def _retry(
-        self,
-        group: MessageGroup,
-        press: ButtonPress,
-        exchange: Exchange,
-        active: ActiveCharacters,
+        self, group: MessageGroup, press: ButtonPress, exchange: Exchange, active: ActiveCharacters
     ) -> TurnResult | AskedQuestion:
-        question = exchange.question.turn
-        repeated_question = build_repeated_question(
-            _to_message(press, ""), question, exchange.earlier_session.turns
-        )
+        message, earlier_turns = _to_message(press, ""), tuple(exchange.earlier_session.turns)
+        repeated_question = build_repeated_question(message, exchange.question.turn, earlier_turns)
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # the answer failed, so the history has no turns of it
-            return AskedQuestion(
-                repeated_question, speakers, exchange.parts, tuple(exchange.earlier_session.turns)
-            )
+            return AskedQuestion(repeated_question, speakers, exchange.parts, earlier_turns)
         return await self.edit_handler.answer_in_place(
             group, repeated_question, press.at, exchange, active, speakers, {}
         )
@@ -260,30 +250,26 @@ class PressHandler:
         parts: list[OutgoingPart] = []
         for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
             version_exists = 1 <= button.version_or_page <= len(all_versions)
-            chosen_version = all_versions[button.version_or_page - 1] if version_exists else answer
-            name_line, face = self.services.find_name_and_face(chosen_version.turn, address, active)
-            text = name_line + chosen_version.turn.text
+            version = all_versions[button.version_or_page - 1] if version_exists else answer
+            name_line, face = self.services.find_name_and_face(version.turn, address, active)
+            text = name_line + version.turn.text
             first_part_number = len(select_message_parts(one.number for one in parts))
             text_parts = replies.final_parts(address, text, first_part_number, face)
             form: LongAnswer = "parts"
-            if chosen_version.turn.preset in active.names:
-                preferred_form = active.select_members([chosen_version.turn.preset])[
-                    0
-                ].preset.long_answer
+            if version.turn.preset in active.names:
+                preferred_form = active.select_members([version.turn.preset])[0].preset.long_answer
                 form = choose_supported_form(preferred_form, replies.limits(address))
             arranged_parts = arrange_parts(text_parts, text, form, press.locale, name_part)
             parts += arranged_parts
-            if chosen_version.id != answer.id:
+            if version.id != answer.id:
                 part_names = tuple(name_part(one.number) for one in arranged_parts)
-                versions[answer.id] = replace(chosen_version.turn, part_names=part_names)
-                restored_ids.append(chosen_version.id)
+                versions[answer.id] = replace(version.turn, part_names=part_names)
+                restored_ids.append(version.id)
         if not versions:  # the chosen version is already shown
             return TurnResult()
         change = HistoryChange(new_versions=versions, restored_ids=restored_ids)
-        count = len(exchange.versions[-1])
-        buttons = answer_buttons(
-            name_part(parts[-1].number), press.locale, button.version_or_page, count
-        )
+        count, last_part_name = len(exchange.versions[-1]), name_part(parts[-1].number)
+        buttons = answer_buttons(last_part_name, press.locale, button.version_or_page, count)
         outgoing = replies.with_buttons(address, parts, buttons)
         return TurnResult(outgoing=outgoing, change=change, replaced_part_names=exchange.parts)
 
@@ -306,4 +292,4 @@ def _to_message(press: ButtonPress, text: str) -> IncomingMessage:
 
 def _origin_fields(event: ButtonPress | ReactionChange) -> dict[str, Any]:
     """Return an event's fields about its author, time and place."""
-    return {name: getattr(event, name) for name in _ORIGIN_FIELDS}
+    return {name: getattr(event, name) for name in _ORIGIN_FIELD_NAMES}

@@ -79,7 +79,7 @@ _READ_TIMEOUT_SECONDS = 3.0  # the answer waits for this
 class ChannelReader:
     """Fetches messages that the bot did not receive, and returns them as turns."""
 
-    read_before: Callable[[IncomingMessage, int], Awaitable[Sequence[IncomingMessage]]]
+    read_messages_before: Callable[[IncomingMessage, int], Awaitable[Sequence[IncomingMessage]]]
     """Returns the N messages before a message, oldest first; raises `PlatformError`."""
     read_thread_starter_message: Callable[[IncomingMessage], Awaitable[IncomingMessage | None]]
     """Returns the message that a thread was opened from; raises `PlatformError`."""
@@ -94,7 +94,8 @@ class ChannelReader:
             return ()
         if message.address.history:  # the channel's other messages belong to other histories
             return ()
-        events = await _read_or_none(message, self.read_before(message, MAX_EARLIER_MESSAGES)) or ()
+        reading = self.read_messages_before(message, MAX_EARLIER_MESSAGES)
+        events = await _read_or_none(message, reading) or ()
         known_ids = {turn.message_id for turn in turns}
         return self._observed_turns([one for one in events if one.message_id not in known_ids])
 
@@ -155,7 +156,7 @@ class TurnContext:
     """Turns of the session that are not stored yet: messages read from a new channel."""
     first_part_number: int = 0
     """The number of the answer's first part; earlier parts belong to a dropped answer."""
-    in_place_of: tuple[str, ...] = ()
+    replaced_part_names: tuple[str, ...] = ()
     """The names of the earlier parts whose messages this answer replaces."""
     replaces_answers: bool = False
     """Whether the question was answered before; the new answer should then differ."""
@@ -171,7 +172,7 @@ class TurnContext:
     """The emoji reaction that a model chose, by preset; at most one per message."""
 
     @property
-    def next_part(self) -> int:
+    def next_part_number(self) -> int:
         """The number of the first message part that the next character sends."""
         following_numbers = [one + 1 for one in select_message_parts(self.started_part_numbers)]
         complete_part_count = len(select_message_parts(one.number for one in self.parts))
@@ -179,22 +180,18 @@ class TurnContext:
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
         """Return a result with the answers collected so far."""
+        started_numbers = select_message_parts(self.started_part_numbers)
         return TurnResult(
             self.turns,
             self.parts,
             self.receipts,
             was_stopped=was_stopped,
-            next_part=max(
-                [
-                    self.first_part_number,
-                    *(one + 1 for one in select_message_parts(self.started_part_numbers)),
-                ]
-            ),
+            next_part=max(self.first_part_number, *(one + 1 for one in started_numbers), 0),
             earlier_turns=self.unstored_turns,
         )
 
     def part_name(self, part_number: int) -> str:
-        return self.message.reused_part_name(self.in_place_of, part_number)
+        return self.message.reused_part_name(self.replaced_part_names, part_number)
 
 
 @value_class
@@ -236,10 +233,8 @@ class PromptSources:
         is_new_question = earlier_session is None and removed_turns is None and session.number == 1
         has_all_turns = len(session.turns) < max_turns
         is_new_channel = is_new_question and has_all_turns and not session.has_answer
-        speaker_ids = [one.speaker.id for one in session.turns if one.speaker]
-        opted_out_ids = await self.resolver.find_opted_out(
-            [*find_person_ids(incoming), *speaker_ids]
-        )
+        user_ids = [one.speaker.id for one in session.turns if one.speaker]
+        opted_out_ids = await self.resolver.find_opted_out([*find_person_ids(incoming), *user_ids])
         readable_message = redact_message(incoming, opted_out_ids) if opted_out_ids else incoming
         if readable_message is None or readable_message.is_withheld:  # they have just opted out
             raise PrivateError(OPTED_OUT_NOTICE)
@@ -249,7 +244,7 @@ class PromptSources:
         incoming = await self._without_forgotten_quote(readable_message, session)
         first_message = message.incoming if gathered_turns else incoming
         oldest_message = first_message if isinstance(first_message, IncomingMessage) else incoming
-        history, earlier_turns, thread_start = session.turns, tuple[Turn, ...](), tuple[Turn, ...]()
+        history, earlier_turns, thread_turns = session.turns, tuple[Turn, ...](), tuple[Turn, ...]()
         is_first_read = is_new_channel or (is_new_question and oldest_message.in_thread)
         may_observe = is_first_read and await self.resolver.may_observe(oldest_message.scopes)
         if may_observe and is_new_channel:
@@ -259,9 +254,9 @@ class PromptSources:
             history = tuple(sorted((*earlier_turns, *history), key=lambda one: one.at))
         if may_observe:
             turns = await self.channel_reader.read_thread_starter(oldest_message, active, history)
-            thread_start = await self.resolver.remove_opted_out_turns(turns)
-        if thread_start or earlier_turns or gathered_turns:
-            session = replace(session, turns=(*thread_start, *history, *gathered_turns))
+            thread_turns = await self.resolver.remove_opted_out_turns(turns)
+        if thread_turns or earlier_turns or gathered_turns:
+            session = replace(session, turns=(*thread_turns, *history, *gathered_turns))
         files = NO_FILES
         has_files = incoming.attachments or incoming.earlier_files or incoming.repeated_files
         if has_files or incoming.quote or "://" in incoming.text:  # there may be files
@@ -273,7 +268,7 @@ class PromptSources:
             self.resolver.character_names(active.names | presets_in_history),
             await self.personas.resolve_for_speakers(session, incoming),
             files,
-            (*thread_start, *earlier_turns),
+            (*thread_turns, *earlier_turns),
             first_part_number,
             question.replaced_part_names,
             replaces_answers=removed_turns is not None,
@@ -310,10 +305,8 @@ class PromptSources:
         draft = await self.compose_draft(preset, context, model_limit)
         if not tools:
             return await fit_for_backend(preset, draft, backend)
-        draft_with_tools = replace(
-            draft, base_prompt=replace(draft.base_prompt, tools=tuple(tools))
-        )
-        fitted_prompt = await fit_for_backend(preset, draft_with_tools, backend)
+        draft = replace(draft, base_prompt=replace(draft.base_prompt, tools=tuple(tools)))
+        fitted_prompt = await fit_for_backend(preset, draft, backend)
         return replace(fitted_prompt, prompt=replace(fitted_prompt.prompt, tools=()))
 
     async def compose_draft(
@@ -427,9 +420,10 @@ class AnswerTools:
             "stories": lambda: self._story_tool(preset, context),
             REACT_TOOL: lambda: self._react_tool(preset, context),
         }
-        message, is_repetition = context.incoming, context.in_place_of or context.replaces_answers
+        message = context.incoming
+        is_new_version = context.replaced_part_names or context.replaces_answers
         has_reactions = self.limits(message.address).convert_reaction is not None
-        may_react = has_reactions and message.message_id is not None and not is_repetition
+        may_react = has_reactions and message.message_id is not None and not is_new_version
         tool_names = [one for one in dict.fromkeys(preset.tools) if one != REACT_TOOL or may_react]
         tools = [tool_factories[name]() for name in tool_names if name in tool_factories]
         tools += plugin_tools([name for name in tool_names if name not in tool_factories])

@@ -139,9 +139,8 @@ class StopRequests:
         """Yield a flag that a stop, edit or deletion sets, even one that arrived earlier."""
         conversation, stop_flag = question.address.conversation, StopFlag()
         turn, at = f"{question.address.source}:{question.external_key}", edited_at or question.at
-        self._answers[conversation] = _AnswerInProgress(
-            question, turn, {question.author.id}, stop_flag, at
-        )
+        answer = _AnswerInProgress(question, turn, {question.author.id}, stop_flag, at)
+        self._answers[conversation] = answer
         try:
             if self.find_events_after is not None:
                 self.handle_missed_events(await self.find_events_after(claim, message))
@@ -214,15 +213,11 @@ class StopRequests:
             answer.stop_flag.request()
             self._edited_messages[edit.conversation, edit.message_id] = None
 
-    def _handle_deletion(self, deletion: MessageDeletion) -> None:
-        for message_id in deletion.message_ids:
-            self._deleted_messages[deletion.address.lane, message_id] = None  # unique per chat
-        answer = self._answers.get(deletion.address.conversation)
-        if (
-            answer
-            and answer.covers_one_message
-            and answer.question.message_id in deletion.message_ids
-        ):
+    def _handle_deletion(self, event: MessageDeletion) -> None:
+        for message_id in event.message_ids:
+            self._deleted_messages[event.address.lane, message_id] = None  # unique per chat
+        answer = self._answers.get(event.address.conversation)
+        if answer and answer.covers_one_message and answer.question.message_id in event.message_ids:
             answer.stop_flag.withdraw()
 
     def _apply_outcome(self, command: Request, outcome: StopOutcome) -> bool:
@@ -245,10 +240,8 @@ def _choose_signal(event: Incoming) -> tuple[str, object]:
         case ButtonPress() if _find_turn_to_stop(event):
             return _STOP_PRESSES_TOPIC, event
         case MessageEdit(said=message, message_id=str() as message_id):
-            digest = _hash_edit(message)
-            return _EDITS_TOPIC, _EditSignal(
-                message.address.conversation, message_id, event.at, digest
-            )
+            conversation, digest = message.address.conversation, _hash_edit(message)
+            return _EDITS_TOPIC, _EditSignal(conversation, message_id, event.at, digest)
         case MessageDeletion():
             return _DELETIONS_TOPIC, event
         case _:

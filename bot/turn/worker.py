@@ -109,7 +109,7 @@ class ConversationWorker:
         self.leases = leases or LeaseKeeper(services.conversations, services.clock)
         """Renews the leases of all conversations in progress."""
         self._gate = IsolationGate(services.clock)
-        self._start_limiter = ResumeLimiter()
+        self._resume_limiter = ResumeLimiter()
         self._finisher = TurnFinisher(services)
         self._answerer = QuestionAnswerer(services, self._finisher)
         self._edit_handler = EditHandler(services)
@@ -168,7 +168,7 @@ class ConversationWorker:
             return await self._process_group(group)
         record_attempt = partial(self._conversations.record_attempt, group.claim, message)
         async with self._gate.wait_until_admitted(message, record_attempt):
-            await self._start_limiter.wait_turn()
+            await self._resume_limiter.wait_turn()
             return await self._process_group(group)
 
     async def _process_group(self, group: MessageGroup) -> InboxMessage | None:
@@ -242,10 +242,8 @@ class ConversationWorker:
         if await self._services.access.is_access_off(request.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
         active = await self._services.resolver.resolve(request.scopes)
-        spoken_result = CommandResult(
-            "", greeting=request.text, greeting_preset=active.first.preset.name
-        )
-        return "said", await self._commands.greet(group, request.scopes, spoken_result)
+        result = CommandResult("", greeting=request.text, greeting_preset=active.first.preset.name)
+        return "said", await self._commands.greet(group, request.scopes, result)
 
     async def _delete_messages(
         self, group: MessageGroup, message_ids: Sequence[str]
@@ -281,8 +279,8 @@ class ConversationWorker:
         result: TurnResult | AskedQuestion | ChosenCommand = TurnResult()
         if isinstance(event, ButtonPress):
             button = parse_button(event)
-            uses_own_text = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
-            if has_opted_out and uses_own_text:
+            needs_consent = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
+            if has_opted_out and needs_consent:
                 return "withheld", await self._explain_opt_out(group, event)
             result = await self._press_handler.apply_press(group, event)
         elif not has_opted_out:
@@ -336,20 +334,17 @@ class ConversationWorker:
     async def _handle_message(self, group: MessageGroup, message: IncomingMessage) -> Outcome:
         services = self._services
         active, opted_out_ids = await services.resolver.resolve_for_message(message)
-        readable_message = redact_message(message, opted_out_ids) if opted_out_ids else message
-        if readable_message is None:
+        kept_message = redact_message(message, opted_out_ids) if opted_out_ids else message
+        if kept_message is None:
             return "ignored", await self._finisher.finish(group, TurnResult())
         if opted_out_ids and isinstance(group.message.incoming, IncomingMessage):
             # The message may have been stored before its author opted out.
-            group.message = replace(group.message, incoming=readable_message)
-        refusal = (
-            None if message.author_is_bot else await services.access.find_refusal(readable_message)
-        )
+            group.message = replace(group.message, incoming=kept_message)
+        is_bot = message.author_is_bot
+        refusal = None if is_bot else await services.access.find_refusal(kept_message)
         if refusal is not None:
-            return "not_allowed", await self._commands.refuse_access(
-                group, readable_message, refusal
-            )
-        return await self._handle_permitted_message(group, readable_message, active)
+            return "not_allowed", await self._commands.refuse_access(group, kept_message, refusal)
+        return await self._handle_permitted_message(group, kept_message, active)
 
     async def _handle_permitted_message(
         self, group: MessageGroup, message: IncomingMessage, active: ActiveCharacters
@@ -394,26 +389,20 @@ class ConversationWorker:
         command: Command,
         message: IncomingMessage,
         active: ActiveCharacters,
-        recent: Sequence[Turn],
+        recent_turns: Sequence[Turn],
     ) -> Outcome:
         if self._services.command_limits is not None:
             await self._services.command_limits.admit(message, command)
         failed_questions: Sequence[StoredTurn] = ()
         if command.name in COMMANDS_THAT_READ_HISTORY:
-            recent = await self._load_recent_turns(group.claim)
+            recent_turns = await self._load_recent_turns(group.claim)
             failed_questions = await self._conversations.load_failed_questions(group.claim)
         services = self._services
         stop_outcome = services.stop_requests.stop_outcome(message)
-        arguments = (
-            command,
-            message,
-            active,
-            recent,
-            services.now(),
-            failed_questions,
-            stop_outcome,
+        arguments = (command, message, active, recent_turns, services.now())
+        request = CommandRequest(
+            *arguments, failed_questions, stop_outcome, part_name=group.message.part_name(0)
         )
-        request = CommandRequest(*arguments, part_name=group.message.part_name(0))
         return await self._commands.run(group, request)
 
     async def _explain_unreadable_message(
@@ -430,22 +419,19 @@ class ConversationWorker:
     ) -> InboxMessage | None:
         """Tell people who opted out that they are ignored. In groups, do so only now and then."""
         name = f"off:{event.address.channel}:{event.author.id}"
+        limiter = self._services.notice_limiter
         needs_response = event.is_private or event.interaction is not None
-        if needs_response or await self._services.notice_limiter.is_due(
-            name, _SECONDS_BETWEEN_OFF_NOTICES
-        ):
+        if needs_response or await limiter.is_due(name, _SECONDS_BETWEEN_OFF_NOTICES):
             return await self._finisher.finish_with_text(group, OPTED_OUT_NOTICE, is_private=True)
         return await self._finisher.finish(group, TurnResult())
 
     async def _decide(
-        self, active: ActiveCharacters, recent_turns: Sequence[Turn], message: IncomingMessage
+        self, active: ActiveCharacters, turns: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         services = self._services
         if services.stop_requests.was_deleted(message):
             return Ignore()
-        decision = decide_on_message(
-            message, active, recent_turns, dice=services.dice, now=services.now()
-        )
+        decision = decide_on_message(message, active, turns, dice=services.dice, now=services.now())
         if isinstance(decision, Observe) and message.wake is None:
             may_observe = await services.resolver.may_observe(message.scopes)
             return decision if may_observe else Ignore(decision.candidates)
@@ -456,11 +442,11 @@ class ConversationWorker:
     ) -> Decision:
         """Decide whether the current answer also covers this later message."""
         opted_out_ids = await self._services.resolver.find_opted_out([message.author.id])
-        readable_message = redact_message(message, opted_out_ids)
-        if readable_message is None:
+        kept_message = redact_message(message, opted_out_ids)
+        if kept_message is None:
             return Ignore()
-        if await self._services.access.find_refusal(readable_message) is None:
-            return await self._decide(active, recent_turns, readable_message)
+        if await self._services.access.find_refusal(kept_message) is None:
+            return await self._decide(active, recent_turns, kept_message)
         # A message that addresses the bot is not gathered; it is refused when its turn comes.
         return Ignore() if message.wake is None else Unreadable(())
 

@@ -83,7 +83,7 @@ class SilentPrivateChats(FakePrivateChats):
 
 
 @pytest.mark.parametrize("opening", [None, "first"])
-async def test_private_part_is_retried_if_neither_chat_nor_instructions_are_available(
+async def test_private_part_is_retried_if_the_private_chat_cannot_be_found_or_explained(
     database: Database, opening: str | None
 ) -> None:
     chats = SilentPrivateChats(refuses=True)
@@ -316,7 +316,7 @@ async def test_search_for_a_message_starts_early_if_its_request_ended(
     database: Database,
 ) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
-    delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
+    delivery.sender._success_times["telegram:6"] = delivery.clock.monotonic()
     delivery.surface.fail_next("send", *[OutcomeUnknown("500", has_ended=True)] * 5)
     await delivery.queue("poison", "next")
     await deliver(delivery, messages=2, within=10)
@@ -449,7 +449,7 @@ async def test_row_that_keeps_failing_while_other_rows_succeed_is_set_aside(
     database: Database,
 ) -> None:
     delivery = Delivery(database)
-    delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
+    delivery.sender._success_times["telegram:6"] = delivery.clock.monotonic()
     delivery.surface.fail_next("send", *[OutcomeUnknown("502")] * 5)
     await delivery.queue("poison", "next")
     await deliver(delivery, messages=2, within=60)
@@ -460,7 +460,7 @@ async def test_row_that_keeps_failing_while_other_rows_succeed_is_set_aside(
 
 async def test_rate_limits_and_crashes_do_not_count_against_a_row(database: Database) -> None:
     delivery = Delivery(database)
-    delivery.sender._succeeded_at["telegram:6"] = delivery.clock.monotonic()
+    delivery.sender._success_times["telegram:6"] = delivery.clock.monotonic()
     delivery.surface.fail_next("send", *[RateLimited(0.0)] * 12, OutcomeUnknown("502"))
     await delivery.queue("kept")
     await deliver(delivery, messages=1, within=100)

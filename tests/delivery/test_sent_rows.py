@@ -85,5 +85,5 @@ async def test_one_query_checks_all_awaited_rows() -> None:
     assert [waiting[row].result() for row in range(1, 100)] == [f"m{row}" for row in range(1, 100)]
     with pytest.raises(Refused):
         await waiting[0]
-    assert rows._sent_futures == {}
+    assert rows._row_futures == {}
     assert all(asked == set(range(100)) for asked in outbox.asked)

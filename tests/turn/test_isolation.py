@@ -142,7 +142,7 @@ async def test_suspect_waits_a_limited_time_for_a_slow_suspect(crashes: int, sec
         assert setup.attempts == {"long": [ALONE, WITH_OTHERS], "suspect": [WITH_OTHERS]}
 
 
-async def test_suspect_waits_longer_behind_a_slow_one_that_crashed_more_often(
+async def test_suspect_waits_longer_behind_a_slow_suspect_that_crashed_more_often(
     setup: GateSetup,
 ) -> None:
     await setup.start("more", crashes=3)

@@ -103,11 +103,9 @@ class AnswerLimits:
     def __post_init__(self) -> None:
         self._notice_limiter = NoticeLimiter(self.rate_limits)
 
-    async def admit(
-        self, message: IncomingMessage, stop_flag: StopFlag
-    ) -> tuple[bool, Text | None]:
+    async def admit(self, message: IncomingMessage, flag: StopFlag) -> tuple[bool, Text | None]:
         """Wait for the rate limit; return whether to answer, and a notice of the limit if due."""
-        rates = self._applicable_rates(message)
+        rates = self._list_rates(message)
         if not rates or await self._admits_any_asker(message):
             return True, None
         wait_seconds = await self.rate_limits.take(rates, _MAX_WAIT_SECONDS)
@@ -117,9 +115,9 @@ class AnswerLimits:
         LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
         conversation, by = message.address.conversation, message.charged_person_id
         _log.info("over_rate_limit", conversation=conversation, by=by, seconds=wait_seconds)
-        notice = await self._limit_notice(message, rates, wait_seconds, is_refused=is_refused)
-        if not is_refused and not stop_flag.is_requested:
-            with stop_flag.stoppable_block():
+        notice = await self._find_limit_notice(message, rates, wait_seconds, is_refused=is_refused)
+        if not is_refused and not flag.is_requested:
+            with flag.stoppable_block():
                 await self.clock.sleep(wait_seconds)
         return not is_refused, notice
 
@@ -127,13 +125,13 @@ class AnswerLimits:
         """Charge the answer to the newest asker below the limit; return whether there is one."""
         charged_person_ids = message.charged_person_ids
         for person_id in charged_person_ids if len(charged_person_ids) > 1 else ():
-            if await self.rate_limits.take(self._applicable_rates(message, person_id)) <= 0:
+            if await self.rate_limits.take(self._list_rates(message, person_id)) <= 0:
                 return True
         return False
 
     async def admits_voice(self, message: IncomingMessage) -> bool:
         """Count a voice message like an answer, and return whether it may be transcribed."""
-        rates = [replace(one, key=f"voice:{one.key}") for one in self._applicable_rates(message)]
+        rates = [replace(one, key=f"voice:{one.key}") for one in self._list_rates(message)]
         if not rates or await self.rate_limits.take(rates) <= 0:
             return True
         LIMITED_MESSAGES.labels("voice").inc()
@@ -141,9 +139,7 @@ class AnswerLimits:
         _log.info("over_rate_limit", conversation=conversation, by=by, what="voice")
         return False
 
-    def _applicable_rates(
-        self, message: IncomingMessage, person_id: str | None = None
-    ) -> list[Rate]:
+    def _list_rates(self, message: IncomingMessage, person_id: str | None = None) -> list[Rate]:
         """Return the rate limits of the person and of the channel."""
         max_answers_by_key = {
             f"person:{person_id or message.charged_person_id}": self.settings.answers_per_person,
@@ -152,12 +148,11 @@ class AnswerLimits:
         seconds = self.settings.seconds
         return [Rate(key, count, seconds) for key, count in max_answers_by_key.items() if count]
 
-    async def _limit_notice(
+    async def _find_limit_notice(
         self, message: IncomingMessage, rates: list[Rate], wait_seconds: float, *, is_refused: bool
     ) -> Text | None:
-        if not await self._notice_limiter.is_due(
-            message.address.channel, _SECONDS_BETWEEN_ANSWER_NOTICES
-        ):
+        channel = message.address.channel
+        if not await self._notice_limiter.is_due(channel, _SECONDS_BETWEEN_ANSWER_NOTICES):
             return None
         lowest_limit, seconds = min(rate.count for rate in rates), f"{self.settings.seconds:g}"
         rule_sentence = translatable_count(
@@ -217,23 +212,20 @@ class CommandLimits:
         if command.name == "stop":
             return
         request_kind = "deletions" if command.name == "forget" else "commands"
-        refusal = await self._limit_refusal(message, request_kind)
+        refusal = await self._find_refusal(message, request_kind)
         if refusal is None:
             return
+        channel = message.address.channel
         # Only a native command waits for its own response.
-        if message.interaction is not None or await self._notice_limiter.is_due_in_channel(
-            message.address.channel
-        ):
+        if message.interaction is not None or await self._notice_limiter.is_due_in_channel(channel):
             raise UserError(refusal)
         raise AlreadyNotified
 
     async def should_report_unreadable(self, message: IncomingMessage) -> bool:
         """Return whether to tell an author that the message has no readable content."""
         kinds = ",".join(sorted({one.kind for one in message.attachments}))
-        notice_name = f"unreadable:{message.address.channel}:{message.author.id}:{kinds}"
-        should_report = await self._notice_limiter.is_due(
-            notice_name, _SECONDS_BETWEEN_UNREADABLE_NOTICES
-        )
+        name = f"unreadable:{message.address.channel}:{message.author.id}:{kinds}"
+        should_report = await self._notice_limiter.is_due(name, _SECONDS_BETWEEN_UNREADABLE_NOTICES)
         if should_report and not message.is_private:
             should_report = await self._notice_limiter.is_due_in_channel(message.address.channel)
         if not should_report:
@@ -245,9 +237,9 @@ class CommandLimits:
         button_data = parse_button(press)
         if button_data is None or button_data.action in _UNLIMITED_ACTIONS:
             return None
-        return await self._limit_refusal(press, "commands")
+        return await self._find_refusal(press, "commands")
 
-    async def _limit_refusal(self, request: Request, request_kind: str) -> Text | None:
+    async def _find_refusal(self, request: Request, request_kind: str) -> Text | None:
         rate = Rate(f"{request_kind}:{request.author.id}", self.commands_per_person, self.seconds)
         wait_seconds = await self.rate_limits.take([rate])
         if wait_seconds <= 0:

@@ -54,17 +54,13 @@ class OperatorNotices:
             preset=preset.name,
             reason=failure.notice,
         )
-        notice_name = f"fallback:{preset.provider}/{preset.model}"
+        name = f"fallback:{preset.provider}/{preset.model}"
         if self._operators_to_notify(message):
-            is_due = await self.notice_limiter.is_due(notice_name, _SECONDS_BETWEEN_NOTICES)
+            is_due = await self.notice_limiter.is_due(name, _SECONDS_BETWEEN_NOTICES)
             if not is_due or await self._send_to_operators(message, text):
                 return None
-        notice_name = f"{notice_name}:{message.address.conversation}"
-        return (
-            text
-            if await self.notice_limiter.is_due(notice_name, _SECONDS_BETWEEN_NOTICES)
-            else None
-        )
+        name = f"{name}:{message.address.conversation}"
+        return text if await self.notice_limiter.is_due(name, _SECONDS_BETWEEN_NOTICES) else None
 
     def _operators_to_notify(self, message: IncomingMessage) -> list[str]:
         if message.address.source not in self.private_chats:
@@ -74,9 +70,8 @@ class OperatorNotices:
         return [one for one in self.operators if one.startswith(f"{message.address.platform}:")]
 
     async def _send_to_operators(self, incoming: IncomingMessage, note: Text) -> bool:
-        text = translate(
-            join_texts([incoming.address.channel, note], ": "), supported_language(incoming.locale)
-        )
+        note_with_channel = join_texts([incoming.address.channel, note], ": ")
+        text = translate(note_with_channel, supported_language(incoming.locale))
         source, was_sent = incoming.address.source, False
         for person in self._operators_to_notify(incoming):
             try:
@@ -128,8 +123,8 @@ class RestoreFilter:
         """Load the most recent restore, if any; raises `StoreError`."""
         restore = await self.read_restore()
         if restore is not None:  # a channel's histories share its messages
-            id_pairs = {(parse_address(key).channel, name) for key, name in restore.forgotten_ids}
-            restore = replace(restore, forgotten_ids=frozenset(id_pairs))
+            message_ids = {(parse_address(key).channel, one) for key, one in restore.forgotten_ids}
+            restore = replace(restore, forgotten_ids=frozenset(message_ids))
         self._newest_restore = restore
 
     def is_context_only(self, message: InboxMessage) -> bool:
@@ -222,13 +217,11 @@ class QueueLimit:
 
     async def _refuse_newest_messages(self, group: MessageGroup, max_waiting_messages: int) -> None:
         refused_ids = {one.id for one in group.message.refused_messages}
-        max_count = max_waiting_messages + len(refused_ids) + _MAX_REFUSED_AT_ONCE
-        later_messages = await self.conversations.load_messages_after(
-            group.claim, group.message, max_count
-        )
+        limit = max_waiting_messages + len(refused_ids) + _MAX_REFUSED_AT_ONCE
+        messages = await self.conversations.load_messages_after(group.claim, group.message, limit)
         waiting_questions = [
             (one, one.incoming)
-            for one in later_messages
+            for one in messages
             if one.id not in refused_ids
             and isinstance(one.incoming, IncomingMessage)
             and _is_question(one.incoming)

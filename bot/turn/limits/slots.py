@@ -227,12 +227,10 @@ class ProviderSlots:
     @contextlib.asynccontextmanager
     async def _count_waiting_request(self, request: SlotRequest) -> AsyncIterator[int]:
         """Count a request as waiting, and yield how many requests wait in other processes."""
-        key = f"{request.provider} waiting"
+        key, holder = f"{request.provider} waiting", request.holder
         limit = self.max_waiting_requests or _UNLIMITED_QUEUE_LENGTH
         try:
-            count = await self.rate_limits.acquire_slot(
-                key, limit, request.holder, _QUEUE_LEASE_SECONDS
-            )
+            count = await self.rate_limits.acquire_slot(key, limit, holder, _QUEUE_LEASE_SECONDS)
             if not count:
                 raise BackendUnavailable(
                     f"{limit} requests wait for provider {request.provider!r}; raise"
@@ -249,7 +247,7 @@ class ProviderSlots:
             finally:
                 self._waiting_counts[request.provider] -= 1
         finally:  # after a cancellation it may still be counted
-            await self.rate_limits.release_slot(key, request.holder)
+            await self.rate_limits.release_slot(key, holder)
 
     async def _wait_until_acquired(self, request: SlotRequest) -> None:
         queue = self._queues[request.provider]
@@ -284,17 +282,16 @@ class ProviderSlots:
         provider, holder, lease = request.provider, request.holder, self.lease_seconds
         chat_shares = self._chat_shares[provider]
         waiter = WaitingProcess(self._process, request.urgency, _POLL_SECONDS * _MAX_MISSED_POLLS)
-        used_slot_count = await self.rate_limits.acquire_slot(
+        used_count = await self.rate_limits.acquire_slot(
             provider, request.limit, holder, lease, waiter
         )
-        if not used_slot_count or not request.counts_against_quota:
-            return bool(used_slot_count)
-        if chat_shares.may_take_slot(request.chat, request.limit - used_slot_count + 1):
+        if not used_count or not request.counts_against_quota:
+            return bool(used_count)
+        if chat_shares.may_take_slot(request.chat, request.limit - used_count + 1):
             quota = chat_shares.slot_quota(request.chat)
-            if chat_slot_count := await self.rate_limits.acquire_slot(
-                request.chat_key, quota, holder, lease
-            ):
-                signal = f"{provider} {used_slot_count - chat_slot_count} {request.chat}"
+            chat_count = await self.rate_limits.acquire_slot(request.chat_key, quota, holder, lease)
+            if chat_count:
+                signal = f"{provider} {used_count - chat_count} {request.chat}"
                 self.signals.publish(TAKEN_SLOTS_TOPIC, [signal])
                 return True
         await self.rate_limits.release_slot(provider, holder)
