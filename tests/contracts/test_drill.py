@@ -127,7 +127,7 @@ async def test_drill_notices_a_table_that_is_not_cleared(
     ("place", "target"),
     [
         ("file slots", "bot.backends.llama_cpp.backend.delete_saved_slots"),
-        ("memory of", "bot.routing.presets.Characters.drop"),
+        ("memory of", "bot.routing.presets.Characters.unload"),
         ("memory of", "bot.commands.privacy.clear_text_caches"),
     ],
 )
