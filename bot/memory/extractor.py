@@ -57,7 +57,7 @@ class _RecentChat:
     """The number of exchanges since a model was last asked, or None if it is not loaded yet."""
     stop_timer: Callable[[], None] = lambda: None
 
-    def active_presets_at(self, turn: StoredTurn, turns: Sequence[StoredTurn]) -> tuple[str, ...]:
+    def find_active_presets(self, turn: StoredTurn, turns: Sequence[StoredTurn]) -> tuple[str, ...]:
         """Return the presets active at a turn or, if unknown, the one that answered it."""
         at = turn.turn.at
         if at < self.active_presets[0][0]:
@@ -144,9 +144,7 @@ class MemoryExtractor:
         preset, message = chat.preset, chat.message
         readable_turns = await self._select_readable_turns(unread_turns.turns)
         presets = {one.turn.preset for one in readable_turns if one.turn.preset}
-        names = self.find_character_names(
-            presets.union(*(active for _, active in chat.active_presets))
-        )
+        names = self.find_character_names(presets.union(*(one for _, one in chat.active_presets)))
         limit = await self.summarizer.max_prompt_tokens(preset)
         count_tokens = get_counter_for_model(preset.model)
         # The rest follows later.
@@ -159,22 +157,21 @@ class MemoryExtractor:
             provider, prompt = build_background_prompt(
                 preset, f"{conversation}:memory", messages, NOTE_INSTRUCTION, _MAX_OUTPUT_TOKENS
             )
-            response = await self.summarizer.complete(preset, provider, prompt, message)
-            notes = parse_notes(response)
+            notes = parse_notes(await self.summarizer.complete(preset, provider, prompt, message))
             place = MemoryPlace.from_event(
                 message.address, message.scopes, is_private=message.is_private
             )
             checked_notes = check_notes(notes, transcript, place, conversation)
             note_counts = {"noted": len(notes), "backed": len(checked_notes)}
             _log.info("memories_extracted", conversation=conversation, **note_counts)
-        complete_notes = [
-            await self._complete_note(one, chat.active_presets_at(one.source, turns))
+        completed_notes = [
+            await self._complete_note(one, chat.find_active_presets(one.source, turns))
             for one in checked_notes
         ]
         try:
-            await self.extractions.finish(conversation, unread_turns, last_read_id, complete_notes)
+            await self.extractions.finish(conversation, unread_turns, last_read_id, completed_notes)
         finally:  # a failed transaction may be committed
-            self.recaller.memories.invalidate_cache([one.memory for one in complete_notes])
+            self.recaller.memories.invalidate_cache([one.memory for one in completed_notes])
 
     async def _select_readable_turns(self, turns: Sequence[StoredTurn]) -> list[StoredTurn]:
         """Drop turns of people who opted out, and observed turns if they consent only to `HERE`."""

@@ -31,7 +31,7 @@ _RANK_OFFSET = 10  # for reciprocal rank fusion; smaller values favor the first 
 _WORD_WEIGHT, _RECENCY_WEIGHT = 0.25, 0.1  # similar vectors weigh 1; see test_memory_recall.py
 _SCORE_DIGITS = 4
 
-CosineSimilarities: TypeAlias = Callable[[PackedVector, Sequence[PackedVector]], Sequence[float]]
+CompareVectors: TypeAlias = Callable[[PackedVector, Sequence[PackedVector]], Sequence[float]]
 """Returns the similarity of one vector to each of several vectors from the same model."""
 
 
@@ -43,7 +43,7 @@ class MemoryRecaller:
     budget_share: float = 0.1
     """The share of a prompt's token budget that memories may take."""
     embedder: Embedder | None = None
-    compare_vectors: CosineSimilarities | None = None
+    compare_vectors: CompareVectors | None = None
 
     async def recall(
         self, preset: str, message: IncomingMessage, turns: Sequence[Turn], *, may_spend: bool
@@ -57,16 +57,16 @@ class MemoryRecaller:
         speakers = [one.speaker.id for one in turns if one.speaker]
         people = tuple(dict.fromkeys([*find_person_ids(message), *message.mentions, *speakers]))
         listener = MemoryListener(place, preset, message.author.id, people)
-        found = await self.memories.recall(listener)
-        if not found.memories:
-            return RankedMemories((), len(found.private_memory_ids), self.budget_share)
+        candidates = await self.memories.recall(listener)
+        if not candidates.memories:
+            return RankedMemories((), len(candidates.private_memory_ids), self.budget_share)
         similarities: Mapping[int, float] = {}
-        if any(one.vector for one in found.memories):
+        if any(one.vector for one in candidates.memories):
             similarities = await self._compute_similarities(
-                message.text, found.memories, may_spend=may_spend
+                message.text, candidates.memories, may_spend=may_spend
             )
-        ranked_memories = rank_memories(message.text, found.memories, similarities)
-        return RankedMemories(ranked_memories, len(found.private_memory_ids), self.budget_share)
+        memories = rank_memories(message.text, candidates.memories, similarities)
+        return RankedMemories(memories, len(candidates.private_memory_ids), self.budget_share)
 
     async def embed(self, text: str) -> tuple[str, PackedVector] | None:
         """Return the embedding model and the vector of a memory's text, or None on failure."""
@@ -123,16 +123,14 @@ def rank_memories(
         for rank, (number, _) in enumerate(sorted_scores, 1):
             scores[number] += weight / (_RANK_OFFSET + rank)  # type: ignore[assignment]
             reasons.setdefault(number, reason)
-    ranked_memories = sorted(
-        memories, key=lambda one: (not one.is_pinned, -scores[one.id], -one.id)
-    )
+    memories = sorted(memories, key=lambda one: (not one.is_pinned, -scores[one.id], -one.id))
     return tuple(
         RankedMemory(
             one,
             round(scores[one.id], _SCORE_DIGITS),
             RecallReason.PINNED if one.is_pinned else reasons[one.id],
         )
-        for one in ranked_memories
+        for one in memories
     )
 
 

@@ -43,7 +43,7 @@ _MAX_TRANSCRIPT_TOKENS = 4000
 # Of the prompt's limit; the rest is for the last summary and for estimation errors.
 _TRANSCRIPT_SHARE = 0.5
 _TOKENS_PER_NAME = 6
-_OWN_LABEL, _SUMMARY_LABEL, _CONVERSATION_LABEL = "you", "Earlier summary", "Conversation"
+_OWN_LABEL, _SUMMARY_LABEL, _CHAT_LABEL = "you", "Earlier summary", "Conversation"
 _log = structlog.get_logger(__name__)
 _MIN_NEW_TURNS = 6  # fewer turns are not worth a new summary
 _MAX_CONCURRENT_JOBS = 2
@@ -68,27 +68,23 @@ _RECAP_INSTRUCTION = (
 )
 
 
-def format_transcript(
-    last_summary: str, turns: Sequence[StoredTurn], *, has_numbers: bool = False
-) -> str:
+def to_transcript(summary: str, turns: Sequence[StoredTurn], *, is_numbered: bool = False) -> str:
     """Return a transcript: the last summary, if any, and the later turns with their speakers.
 
-    If `has_numbers`, each turn starts with its number, such as [3].
+    If `is_numbered`, each turn starts with its number, such as [3].
     """
     plain_turns = [one.turn for one in turns]
     presets = {turn.preset for turn in plain_turns if turn.preset}
-    reserved_names = {
-        name: name for name in (*presets, _OWN_LABEL, _SUMMARY_LABEL, _CONVERSATION_LABEL)
-    }
+    reserved_names = {name: name for name in (*presets, _OWN_LABEL, _SUMMARY_LABEL, _CHAT_LABEL)}
     labels = label_speakers((turn.speaker for turn in plain_turns if turn.speaker), reserved_names)
-    header_lines = [f"{_SUMMARY_LABEL}:\n{last_summary}\n"] if last_summary else []
+    header_lines = [f"{_SUMMARY_LABEL}:\n{summary}\n"] if summary else []
     lines = [
         labels.tag_text(labels.find_label(turn, _OWN_LABEL), f" {strip_hidden_text(turn.text)}")
         for turn in plain_turns
     ]
-    if has_numbers:
+    if is_numbered:
         lines = [f"[{number}] {line}" for number, line in enumerate(lines, 1)]
-    return "\n".join([*header_lines, f"{_CONVERSATION_LABEL}:", *lines])
+    return "\n".join([*header_lines, f"{_CHAT_LABEL}:", *lines])
 
 
 def fit_turns(
@@ -99,11 +95,10 @@ def fit_turns(
 ) -> Sequence[StoredTurn]:
     """Return as many of the first turns as fit into one prompt, at least one."""
     token_limit = max_tokens if max_input_tokens is None else max_input_tokens * _TRANSCRIPT_SHARE
-    token_counts = (
-        tokens + _TOKENS_PER_NAME for tokens in count_tokens([one.turn.text for one in turns])
-    )
-    fitting_count = sum(total <= min(token_limit, max_tokens) for total in accumulate(token_counts))
-    return turns[: max(1, fitting_count)]
+    texts = [one.turn.text for one in turns]
+    token_counts = (count + _TOKENS_PER_NAME for count in count_tokens(texts))
+    turn_count = sum(total <= min(token_limit, max_tokens) for total in accumulate(token_counts))
+    return turns[: max(1, turn_count)]
 
 
 @dataclass(eq=False, repr=False)
@@ -117,11 +112,11 @@ class ConversationQueue:
     def __post_init__(self) -> None:
         self._queue: dict[str, None] = {}
         self._running_jobs: set[str] = set()
-        self._wake = asyncio.Event()
+        self._wake_event = asyncio.Event()
 
     def add(self, conversation: str) -> None:
         self._queue[conversation] = None
-        self._wake.set()
+        self._wake_event.set()
 
     @property
     def is_idle(self) -> bool:
@@ -136,10 +131,10 @@ class ConversationQueue:
 
     async def _run_jobs(self) -> None:
         while True:
-            await self._wake.wait()
+            await self._wake_event.wait()
             conversation = next((one for one in self._queue if one not in self._running_jobs), None)
             if conversation is None:
-                self._wake.clear()
+                self._wake_event.clear()
                 continue
             del self._queue[conversation]
             self._running_jobs.add(conversation)
@@ -149,7 +144,7 @@ class ConversationQueue:
                 _log.warning(self.failure_event_name, conversation=conversation, reason=str(error))
             finally:
                 self._running_jobs.remove(conversation)
-                self._wake.set()
+                self._wake_event.set()
 
 
 @dataclass(slots=True)
@@ -186,7 +181,7 @@ class Summarizer:
 
     def __post_init__(self) -> None:
         self._requests: dict[str, tuple[Preset, int, IncomingMessage]] = {}
-        self._queue = ConversationQueue(self._summarize_requested, "summary_failed")
+        self._queue = ConversationQueue(self._run_request, "summary_failed")
 
     async def load_prompt_part(self, preset: Preset, conversation: str) -> PromptPart | None:
         """Return the last summary as a part of the prompt, or None if there is no valid one."""
@@ -207,7 +202,7 @@ class Summarizer:
         """Write requested summaries until cancelled."""
         await self._queue.run()
 
-    async def _summarize_requested(self, conversation: str) -> None:
+    async def _run_request(self, conversation: str) -> None:
         preset, kept_turn_count, message = self._requests.pop(conversation)
         await self.summarize(preset, conversation, kept_turn_count, message)
 
@@ -239,16 +234,12 @@ class Summarizer:
         self, preset: Preset, turns: Sequence[StoredTurn], message: IncomingMessage
     ) -> tuple[str, Sequence[StoredTurn]]:
         """Return a recap of the newest turns that fit into a prompt, and those turns."""
-        count_tokens, limit = (
-            get_counter_for_model(preset.model),
-            await self.max_prompt_tokens(preset),
-        )
+        count_tokens = get_counter_for_model(preset.model)
+        limit = await self.max_prompt_tokens(preset)
         fitting_turns = fit_turns(turns[::-1], limit, count_tokens)[::-1]
-        messages = (Message("user", format_transcript("", fitting_turns, has_numbers=True)),)
-        conversation = f"{message.address.conversation}:recap"
-        provider, prompt = build_background_prompt(
-            preset, conversation, messages, _RECAP_INSTRUCTION
-        )
+        messages = (Message("user", to_transcript("", fitting_turns, is_numbered=True)),)
+        recap_key = f"{message.address.conversation}:recap"
+        provider, prompt = build_background_prompt(preset, recap_key, messages, _RECAP_INSTRUCTION)
         text = await self.complete(preset, provider, prompt, message, _MAX_RECAP_TOKENS)
         return text, fitting_turns
 
@@ -273,7 +264,7 @@ class Summarizer:
     ) -> str:
         readable_ids = {id(one) for one in await self.filter_turns([one.turn for one in turns])}
         turns = [one for one in turns if id(one.turn) in readable_ids]
-        messages = (Message("user", format_transcript(summary.text if summary else "", turns)),)
+        messages = (Message("user", to_transcript(summary.text if summary else "", turns)),)
         provider, prompt = build_background_prompt(preset, f"{conversation}:summary", messages)
         return await self.complete(preset, provider, prompt, message)
 

@@ -87,7 +87,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         self._max_age_seconds = max_age_seconds
         # each scope's settings, and when they were read
         self._cached_scopes: OrderedDict[str, tuple[Mapping[str, str], float]] = OrderedDict()
-        self._uncacheable_until: dict[str, float] = {}  # scopes not to cache, and until when
+        self._uncacheable_scopes: dict[str, float] = {}  # until when each stays uncached
         self._change_count = 0
         signals.subscribe(CHAT_SETTINGS_TOPIC, self._drop_cached_scopes)
 
@@ -102,10 +102,10 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         finally:
             if not is_committed:  # a write that failed or was cancelled may still be committed
                 now = self._clock.monotonic()
-                self._uncacheable_until = {
-                    one: end for one, end in self._uncacheable_until.items() if end > now
+                self._uncacheable_scopes = {
+                    one: end for one, end in self._uncacheable_scopes.items() if end > now
                 }
-                self._uncacheable_until[scope] = now + _MAX_COMMIT_SECONDS
+                self._uncacheable_scopes[scope] = now + _MAX_COMMIT_SECONDS
             self._signals.publish(CHAT_SETTINGS_TOPIC, [scope])
 
     @override
@@ -144,7 +144,7 @@ class CachedChatSettings(ChatSettings, ConversationMemory):
         return values_by_scope
 
     def _cache_scope(self, scope: str, values: Mapping[str, str], read_at: float) -> None:
-        if read_at < self._uncacheable_until.get(scope, 0.0):
+        if read_at < self._uncacheable_scopes.get(scope, 0.0):
             return
         self._cached_scopes[scope] = values, read_at
         self._cached_scopes.move_to_end(scope)

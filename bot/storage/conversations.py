@@ -27,7 +27,7 @@ from bot.storage.data_kinds import CONVERSATION_DELETIONS
 from bot.storage.database import Database, current_moment, transaction
 from bot.storage.finishing import NextMessage
 from bot.storage.forgetting import Tombstone
-from bot.storage.functions import FUNCTIONS
+from bot.storage.functions import SQL_FUNCTIONS
 from bot.storage.histories import StoredTurns
 from bot.storage.outbox import SenderIdentity
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, decode_event, to_turn, to_turn_row
@@ -78,7 +78,7 @@ class Conversations(StoredTurns):
         claimed_rows = await self._claim_rows(keys, owner, lease_seconds)
         claimed_messages = []
         for claim, next_row in claimed_rows:
-            message = await self._find_first_readable(claim, next_row)
+            message = await self._find_first_message(claim, next_row)
             if message is not None:
                 claimed_messages.append(ClaimedMessage(claim, message))
                 self.windows.move_to(claim)
@@ -92,7 +92,7 @@ class Conversations(StoredTurns):
         values = {"claimed_by": owner, "seconds": lease_seconds}
         ordered_keys = sorted(keys)  # in a fixed order to avoid deadlocks
         if not self._database.is_sqlite:
-            rows = yield FUNCTIONS["begin"].call.query_alone({"keys": ordered_keys, **values})
+            rows = yield SQL_FUNCTIONS["begin"].call.query_alone({"keys": ordered_keys, **values})
             return [(Claim(row[0], row[1], owner), NextMessage(*row[2:])) for row in rows]
         claimed_messages = []
         for key in ordered_keys:
@@ -104,7 +104,7 @@ class Conversations(StoredTurns):
                     claimed_messages.append((claim, message))
         return claimed_messages
 
-    async def _find_first_readable(
+    async def _find_first_message(
         self, claim: Claim, row: NextMessage | None
     ) -> InboxMessage | None:
         """Return the first readable message from `row` on; make unreadable ones dead letters."""
@@ -181,7 +181,7 @@ class Conversations(StoredTurns):
         messages: list[InboxMessage] = []
         for *columns, attempt in (yield SQL["following_messages"].query(values)):
             next_row = NextMessage(*columns)
-            if next_row.kind != "said" or next_row.crashes or attempt != AttemptState.NONE:
+            if next_row.kind != "said" or next_row.crash_count or attempt != AttemptState.NONE:
                 break
             try:
                 messages.append(_to_message(next_row))
@@ -216,14 +216,14 @@ class Conversations(StoredTurns):
         self.windows.take(claim)
         now = self._clock.now()
         self._record_tombstone(Tombstone(now, claim.conversation))
-        turn_count = await self._forget(claim, now)
+        turn_count = await self._delete_conversation(claim, now)
         if self._shared_windows is not None:
             await self._shared_windows.drop(claim)
         await self._database.truncate_log()
         return turn_count
 
     @transaction
-    def _forget(self, claim: Claim, now: float) -> Unit[int]:
+    def _delete_conversation(self, claim: Claim, now: float) -> Unit[int]:
         yield from finishing.lock_claim(claim)
         address = parse_address(claim.conversation)
         channel_values = {"of_lane": address.lane, "of_thread": address.thread or ""}
@@ -288,7 +288,7 @@ class Conversations(StoredTurns):
             self.windows.put(claim, window)
             if self._shared_windows is not None and next_message is None:
                 self._shared_windows.share(claim, window)
-        return FinishedTurn(await self._find_first_readable(claim, next_message), reserved_row)
+        return FinishedTurn(await self._find_first_message(claim, next_message), reserved_row)
 
     async def _record_deleted_turns(self, claim: Claim, ids: Collection[int], now: float) -> None:
         """Record in the tombstone file which turns are about to be deleted."""
@@ -308,8 +308,8 @@ def _to_message(row: NextMessage) -> InboxMessage:
     return InboxMessage(
         row.id,
         incoming,
-        row.crashes,
-        decode(int, row.own_crashes),
+        row.crash_count,
+        decode(int, row.own_crash_count),
         decode(float, row.received_at),
         bool(row.has_messages_waiting),
     )

@@ -32,7 +32,7 @@ ReportTable = Callable[[str, int], None]
 
 async def copy_rows(source: Database, target: Database, report: ReportTable) -> int:
     """Copy and compare all rows, and return their number; may be repeated after a `StoreError`."""
-    if await source.run_reading(lambda: _is_in_use(source.is_sqlite)):
+    if await source.run_reading(lambda: _is_database_in_use(source.is_sqlite)):
         raise StoreError(
             "a Troupe process is using this database, or was killed less than "
             f"{_MAX_REPORT_AGE_SECONDS:.0f} seconds ago; stop all processes, then copy the database"
@@ -118,7 +118,7 @@ def _count_rows(connection: Connection, table: Table) -> int:
     return connection.execute(select(func.count()).select_from(table)).scalar_one()
 
 
-def _is_in_use(is_sqlite: bool) -> Unit[bool]:
+def _is_database_in_use(is_sqlite: bool) -> Unit[bool]:
     values = {"now": SystemClock().now()}
     if (yield SQL["held_conversation"].query(values)):
         return True

@@ -37,7 +37,7 @@ T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _DATABASE_ERRORS = (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError)
 INSUFFICIENT_PRIVILEGE = "42501"
-_READ_ONLY_STATE = "25006"
+_READ_ONLY_TRANSACTION = "25006"
 # They show at the start whether the encryption key of recent texts is missing.
 _NEWEST_TEXT_QUERIES = [
     Statement(
@@ -260,20 +260,20 @@ async def _open_and_prepare(
 ) -> AsyncIterator[Database]:
     """Open a database and run `prepare` on it; error messages say what the operator can do."""
     try:
-        parsed = parse_url(url)
+        parsed_url = parse_url(url)
     except (ArgumentError, ValueError):
         raise SettingsError(
             "TROUPE_DATABASE_URL is not a database URL; it looks like "
             "postgresql+asyncpg://user@host/name"
         ) from None
     pool: ConnectionPool
-    if parsed.get_backend_name() == "sqlite":
-        pool = SqliteThreadPool(parsed.set(drivername="sqlite"), codec)
-    elif parsed.drivername == "postgresql+asyncpg":
-        pool = import_extra("bot.storage.postgres", "PostgreSQL").PostgresPool(parsed, codec)
+    if parsed_url.get_backend_name() == "sqlite":
+        pool = SqliteThreadPool(parsed_url.set(drivername="sqlite"), codec)
+    elif parsed_url.drivername == "postgresql+asyncpg":
+        pool = import_extra("bot.storage.postgres", "PostgreSQL").PostgresPool(parsed_url, codec)
     else:
         raise SettingsError(
-            f"TROUPE_DATABASE_URL: {parsed.drivername!r} is not supported; "
+            f"TROUPE_DATABASE_URL: {parsed_url.drivername!r} is not supported; "
             "use postgresql+asyncpg or sqlite"
         )
     database = Database(pool, codec)
@@ -281,7 +281,7 @@ async def _open_and_prepare(
         try:
             await prepare(database)
         except StoreError as error:
-            raise StoreError(f"{error}; {_suggest_remedy(parsed, error.sql_state)}") from error
+            raise StoreError(f"{error}; {_suggest_remedy(parsed_url, error.sql_state)}") from error
         yield database
     finally:
         await pool.close()
@@ -325,7 +325,7 @@ async def _translate_errors(work: Awaitable[T]) -> T:
 def translate_error(error: Exception) -> StoreError:
     """Convert a driver's error; raise the result `from None` to hide SQL values in tracebacks."""
     driver_error = getattr(error, "orig", None) or error
-    if getattr(driver_error, "sqlstate", None) == _READ_ONLY_STATE:
+    if getattr(driver_error, "sqlstate", None) == _READ_ONLY_TRANSACTION:
         return StoreError(
             "the database is read-only; it may be a standby or still in recovery: "
             "use the primary's address, or end the recovery (`SELECT pg_promote()`)"

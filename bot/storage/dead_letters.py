@@ -40,8 +40,7 @@ class DeadLetters(ClockStore):
         kind, row_id = _parse_name(name)
         if not kind:
             return None
-        statement = SQL["dead_text" if kind == _OUTBOX else "dead_message"]
-        rows = yield statement.query(row=row_id)
+        rows = yield SQL["dead_text" if kind == _OUTBOX else "dead_message"].query(row=row_id)
         if not rows:
             return None
         if kind == _OUTBOX:
@@ -88,10 +87,8 @@ class DeadLetters(ClockStore):
 def _parse_name(name: str) -> tuple[str, int]:
     """Return the kind and row id in a dead letter's name; the kind of an invalid name is ""."""
     kind, _, number = name.partition("-")
-    is_valid = (
-        kind in {_INBOX, _OUTBOX} and number.isascii() and number.isdigit() and len(number) < 18
-    )
-    return (kind, int(number)) if is_valid else ("", 0)
+    is_row_id = number.isascii() and number.isdigit() and len(number) < 18
+    return (kind, int(number)) if is_row_id and kind in {_INBOX, _OUTBOX} else ("", 0)
 
 
 def _first_column(row: Sequence[Any]) -> str:

@@ -82,7 +82,7 @@ class EventLog(ClockStore):
     @readonly
     def list_recent(self) -> Unit[Sequence[EventRow]]:
         """Return recent events, newest first; empty if events were never turned on."""
-        recent_events = []
+        events = []
         start_positions = yield from _read_positions(_START_CURSOR_PREFIX)
         for kind, position in (yield from _read_positions(_SENT_CURSOR_PREFIX)).items():
             # The positions of feedback are times in seconds, and other positions are row ids.
@@ -90,11 +90,9 @@ class EventLog(ClockStore):
             rows = yield from _rows_after(
                 kind, max(start_positions[kind], position - lookback), 2 * _MAX_LISTED_EVENTS
             )
-            events = [_decode_row(kind, *row) for row in rows]
-            recent_events += [
-                replace(one, is_sent=one.position <= position) for one in events if one.data
-            ]
-        return sorted(recent_events, key=lambda one: -one.at)[:_MAX_LISTED_EVENTS]
+            batch = [_decode_row(kind, *row) for row in rows]
+            events += [replace(one, is_sent=one.position <= position) for one in batch if one.data]
+        return sorted(events, key=lambda one: -one.at)[:_MAX_LISTED_EVENTS]
 
     async def installation_id(self) -> str:
         """Return the installation's id, which makes event ids unique across installations."""

@@ -25,14 +25,14 @@ class UnreadTurns:
     turns: tuple[StoredTurn, ...]
     """The newest 100 questions and answers, and the newest 100 observed turns, in all sessions."""
     last_read_id: int
-    last_asked_id: int
+    last_question_id: int
 
     @property
     def exchange_count(self) -> int:
         """The number of questions answered since a model was last asked for memories."""
         count, has_question = 0, False
         for one in self.turns:
-            if one.id <= self.last_asked_id or one.turn.is_observed:
+            if one.id <= self.last_question_id or one.turn.is_observed:
                 continue
             if one.turn.role == "user":
                 has_question = True
@@ -48,13 +48,13 @@ class SqlExtractions(Store):
         unsorted_rows = yield SQL["unread_turns"].query_alone(of=conversation_key)
         rows = sorted(unsorted_rows, key=itemgetter(0))
         turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
-        last_read_id, last_asked_id = rows[0][-2:] if rows else (0, 0)
-        return UnreadTurns(tuple(turns), last_read_id, last_asked_id)
+        last_read_id, last_question_id = rows[0][-2:] if rows else (0, 0)
+        return UnreadTurns(tuple(turns), last_read_id, last_question_id)
 
     @transaction
     def begin(self, conversation_key: str, unread_turns: UnreadTurns) -> Unit[bool]:
         """Record that a model is being asked; return False if another process already did so."""
-        positions = {"known": unread_turns.last_asked_id, "to": unread_turns.turns[-1].id}
+        positions = {"known": unread_turns.last_question_id, "to": unread_turns.turns[-1].id}
         return bool((yield SQL["set_asked_to"].query_alone({"of": conversation_key, **positions})))
 
     @transaction

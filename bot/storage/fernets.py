@@ -88,8 +88,7 @@ class KeyCipher:
     """
 
     def __init__(self, encryption_keys: Sequence[str]) -> None:
-        fernets = create_fernets(encryption_keys, purpose="API keys")
-        self._fernets = MultiFernet(fernets)
+        self._fernets = MultiFernet(create_fernets(encryption_keys, purpose="API keys"))
 
     def encrypt(self, provider: str, key: str) -> str:
         """Return the provider's API key in encrypted form, to be stored."""

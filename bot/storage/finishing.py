@@ -19,7 +19,7 @@ from bot.chat.session import Claim, InboxMessage, TurnRange, TurnResult
 from bot.errors import Fenced
 from bot.storage import histories, memories, outbox
 from bot.storage.database import Moment
-from bot.storage.functions import FUNCTIONS
+from bot.storage.functions import SQL_FUNCTIONS
 from bot.storage.receipts import USAGE_COLUMNS, add_receipts
 from bot.storage.rows import NO_MESSAGE, encode_content, to_address_columns
 from bot.storage.statements import SQL, DialectName, Unit
@@ -35,8 +35,8 @@ class NextMessage:
 
     id: int
     payload: bytes
-    crashes: int
-    own_crashes: int
+    crash_count: int
+    own_crash_count: int
     kind: str
     received_at: float
     has_messages_waiting: bool
@@ -73,9 +73,8 @@ class PartChanges:
         text_targets = [target for target in targets if target["target_part"] < FIRST_FILE_PART]
         file_targets = [target for target in targets if target["target_part"] >= FIRST_FILE_PART]
         targets_by_part = dict(zip(text_parts, text_targets, strict=False))
-        surplus_targets = enumerate(
-            [*text_targets[len(text_parts) :], *file_targets], len(text_parts)
-        )
+        text_count = len(text_parts)
+        surplus_targets = enumerate([*text_targets[text_count:], *file_targets], text_count)
         return self._join_rows(targets_by_part, no_target, surplus_targets)
 
     def _join_rows(
@@ -117,10 +116,10 @@ def open_part(
     """Queue a part of an unfinished answer; reserve it for sending if it is first in the queue."""
     if dialect == "postgresql":
         values = {**claim_values(claim), **row, **outbox.sender_values(sender)}
-        [[is_held, number, *outbox_columns]] = yield FUNCTIONS["open"].call.query_alone(values)
-        if not is_held:
+        [[is_claim_held, number, *columns]] = yield SQL_FUNCTIONS["open"].call.query_alone(values)
+        if not is_claim_held:
             raise fenced_error(claim)
-        return number, outbox.decode_reserved_row(outbox_columns, at)
+        return number, outbox.decode_reserved_row(columns, at)
     yield from lock_claim(claim)
     [[number]] = yield SQL["queue_once"].query(row)
     return number, (yield from outbox.reserve_first_or_schedule(row, sender, at))
@@ -142,13 +141,11 @@ def finish(
     is_answer_only = not other_changes
     if dialect == "postgresql" and is_answer_only:
         values = _finish_values(claim, rows, sender, at.now)
-        [[is_held, *columns]] = yield FUNCTIONS["finish"].call.query_alone(values)
-        if not is_held:
+        [[is_claim_held, *columns]] = yield SQL_FUNCTIONS["finish"].call.query_alone(values)
+        if not is_claim_held:
             raise fenced_error(claim)
-        message_columns, outbox_columns = (
-            columns[:_MESSAGE_COLUMN_COUNT],
-            columns[_MESSAGE_COLUMN_COUNT:],
-        )
+        message_columns = columns[:_MESSAGE_COLUMN_COUNT]
+        outbox_columns = columns[_MESSAGE_COLUMN_COUNT:]
         next_message = None if message_columns[0] is None else NextMessage(*message_columns)
         return next_message, outbox.decode_reserved_row(outbox_columns, at)
     return (yield from _finish_in_steps(claim, rows, sender, at, dialect))
@@ -300,15 +297,13 @@ def to_part_changes(message: InboxMessage, result: TurnResult) -> PartChanges:
         parts = [_mark_first_as_response(message, one) for one in parts]
     changes = []
     for one in parts:
-        content = encode_content(one.content, one.thread, one.private_delivery)
+        values = encode_content(one.content, one.thread, one.private_delivery)
         if one.number == REACTION_PART:
-            changes.append(
-                _to_change(message, one, OutboxOperation.REACT, content, is_queued=False)
-            )
+            changes.append(_to_change(message, one, OutboxOperation.REACT, values, is_queued=False))
             continue
         if not one.is_already_shown:
-            changes.append(_to_change(message, one, OutboxOperation.EDIT, content, is_queued=True))
-        changes.append(_to_change(message, one, OutboxOperation.SEND, content, is_queued=False))
+            changes.append(_to_change(message, one, OutboxOperation.EDIT, values, is_queued=True))
+        changes.append(_to_change(message, one, OutboxOperation.SEND, values, is_queued=False))
     # A response to a native command does not replace an earlier message.
     response_parts = [one.number for one in parts if one.is_response and not is_press]
     return PartChanges(

@@ -202,12 +202,10 @@ class PersonalData(RecordingStore):
     @readonly
     def list_settings(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
         """Return the scope and key of each setting that is deleted with the person's messages."""
-        rows = yield SQL["settings_of_person"].query(
-            {"person": person_id, **_scope_bounds(person_id)}
-        )
-        character_settings = _find_character_settings(
-            person_id, (yield SQL["presets_chosen_by"].query(person=person_id))
-        )
+        person_values, scope_bounds = {"person": person_id}, _scope_bounds(person_id)
+        rows = yield SQL["settings_of_person"].query({**person_values, **scope_bounds})
+        setting_rows = yield SQL["presets_chosen_by"].query(person_values)
+        character_settings = _find_character_settings(person_id, setting_rows)
         return [*((str(scope), str(key)) for scope, key in rows), *character_settings]
 
     @readonly
@@ -223,12 +221,11 @@ def _scope_bounds(person_id: str) -> Mapping[str, str]:
 
 def _find_character_settings(owner: str, setting_rows: Rows) -> list[tuple[str, str]]:
     """Return the scope and key of each setting that refers to a character of this owner."""
-    settings = [(scope, key, str(value).splitlines()) for scope, key, value in setting_rows]
     prefix = f"{owner}{OWNER_SEPARATOR}"
     return [
         (scope, key)
-        for scope, key, names in settings
-        if any(one.startswith(prefix) for one in names)
+        for scope, key, value in setting_rows
+        if any(name.startswith(prefix) for name in str(value).splitlines())
     ]
 
 

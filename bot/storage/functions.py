@@ -41,7 +41,7 @@ def _expand_included_statement(name: str, arguments: str) -> str:
     return PARAMETER.sub(lambda match: expressions.get(match[1], prefix + match[1]), SQL[name].text)
 
 
-def _read_functions() -> dict[str, PostgresFunction]:
+def _read_sql_functions() -> dict[str, PostgresFunction]:
     functions: dict[str, PostgresFunction] = {}
     for name, section in read_sections("functions.sql").items():
         if section.startswith("CREATE"):
@@ -54,7 +54,7 @@ def _read_functions() -> dict[str, PostgresFunction]:
     return functions
 
 
-FUNCTIONS = _read_functions()
+SQL_FUNCTIONS = _read_sql_functions()
 """All functions by name, ordered so that each follows the functions that it calls."""
 
 
@@ -63,9 +63,9 @@ def install_functions(connection: Connection) -> None:
 
     Functions of other versions stay, because processes of these versions may still call them.
     """
-    name_values = {"names": [one.name for one in FUNCTIONS.values()]}
+    name_values = {"names": [one.name for one in SQL_FUNCTIONS.values()]}
     existing_names = set(connection.execute(_SELECT_EXISTING_FUNCTIONS, name_values).scalars())
-    missing_functions = [one for one in FUNCTIONS.values() if one.name not in existing_names]
+    missing_functions = [one for one in SQL_FUNCTIONS.values() if one.name not in existing_names]
     if missing_functions:
         connection.execute(_INSTALL_LOCK)  # two processes cannot create the same function at once
         for one in missing_functions:

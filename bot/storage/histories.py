@@ -47,7 +47,7 @@ class StoredTurns(ClockStore):
 
     @transaction
     def load_exchange_by_part(
-        self, conversation_key: str, part: str, max_turns: int
+        self, conversation: str, part: str, max_turns: int
     ) -> Unit[Exchange | None]:
         """Return the exchange whose answer or failure notice was sent as this part.
 
@@ -55,19 +55,17 @@ class StoredTurns(ClockStore):
         the questions that should have been answered with it. Return None if the part is unknown,
         or if the question was answered later.
         """
-        values = {"of": conversation_key}
+        values = {"of": conversation}
         rows = yield SQL["sent_as"].query({**values, "part": encode_names((part,))})
         turns = decode_all("turn", rows, _decode_turn_and_other_columns)
         if not turns:
             return None
         [(stored_turn, (session, current, is_active))] = turns
         if stored_turn.turn.role == "user":
-            return (
-                yield from _load_failed_question(conversation_key, stored_turn, session, current)
-            )
-        answer_position_row = {**values, "in_session": session, "answer": stored_turn.id}
-        questions = (yield SQL["question_before"].query(answer_position_row)) if is_active else ()
-        return (yield from _load_exchange(conversation_key, questions, max_turns))
+            return (yield from _load_failed_question(conversation, stored_turn, session, current))
+        position_values = {**values, "in_session": session, "answer": stored_turn.id}
+        questions = (yield SQL["question_before"].query(position_values)) if is_active else ()
+        return (yield from _load_exchange(conversation, questions, max_turns))
 
     @transaction
     def load_failed_questions(self, claim: Claim) -> Unit[Sequence[StoredTurn]]:
@@ -113,9 +111,9 @@ def _load_failed_question(
         return None
     message_ids = yield from find_part_message_ids(question.turn.part_names)
     sent_parts = tuple(name for name in question.turn.part_names if name in message_ids)
-    sent_as = encode_names(question.turn.part_names)
+    encoded_names = encode_names(question.turn.part_names)
     values = {"of": conversation, "in_session": session, "question": question.id}
-    rows = yield SQL["gathered_turns"].query({**values, "sent_as": sent_as})
+    rows = yield SQL["gathered_turns"].query({**values, "sent_as": encoded_names})
     earlier = tuple(_to_stored_turn(one).turn for one in rows)
     return Exchange(question, (), Session(session, earlier), session == current_session, sent_parts)
 
@@ -227,8 +225,8 @@ def _change_versions(change: HistoryChange) -> Unit[None]:
 def _delete_turns(conversation: str, turn_ids: Collection[int], since: float) -> Unit[None]:
     yield SQL["drop_feedback_since"].query(of=conversation, since=since)
     yield SQL["empty_receipts_since"].query(of=conversation, since=since, content=b"")
-    sent_as = [row[0] for row in (yield SQL["parts_of_listed"].query(_rows_parameter(turn_ids)))]
-    names = {part.rpartition("/")[0] for parts in sent_as for part in parts.split()}
+    name_lists = [row[0] for row in (yield SQL["parts_of_listed"].query(_rows_parameter(turn_ids)))]
+    names = {part.rpartition("/")[0] for parts in name_lists for part in parts.split()}
     yield SQL["empty_unsent"].query(names=json.dumps(sorted(names)))
     yield SQL["delete_listed"].query(_rows_parameter(turn_ids))
     yield SQL["move_unanswered"].query(of=conversation)

@@ -28,13 +28,11 @@ class SqlHistoryIndex(Store):
         for turn, key, session, is_active in (
             yield SQL["locate_messages"].query({**_branch_parameters(address), **id_values})
         ):
-            is_last = is_active and (yield from _is_last_turn(turn, key, session, ""))
-            locations.append(MessageLocation(key, turn, is_last))
+            is_last_turn = is_active and (yield from _is_last_turn(turn, key, session, ""))
+            locations.append(MessageLocation(key, turn, is_last_turn))
         channel_values = {"of_lane": address.lane, "of_channel": address.channel}
         for name, part in (yield SQL["parts_of_messages"].query({**channel_values, **id_values})):
-            locations += yield from _locate_by_part(
-                address, name, f"{name}/{part}", includes_copies
-            )
+            locations += yield from _locate_part(address, name, f"{name}/{part}", includes_copies)
         return locations
 
     @readonly
@@ -89,7 +87,7 @@ def _find_conversation(address: Address, external_key: str) -> Unit[str | None]:
     return rows[0][0] if rows else None
 
 
-def _locate_by_part(
+def _locate_part(
     address: Address, name: str, part: str, includes_copies: bool
 ) -> Unit[list[MessageLocation]]:
     external_key = name.removeprefix(f"{address.source}:")
@@ -103,13 +101,13 @@ def _locate_by_part(
         return [MessageLocation(question_key, None, is_newest=True)]
     locations = []
     for turn, conversation, session in rows:
-        is_last = yield from _is_last_turn(turn, conversation, session, external_key)
-        locations.append(MessageLocation(conversation, turn, is_last))
+        is_last_turn = yield from _is_last_turn(turn, conversation, session, external_key)
+        locations.append(MessageLocation(conversation, turn, is_last_turn))
     return locations
 
 
 def _is_last_turn(turn: int, conversation: str, session: int, answered_key: str) -> Unit[bool]:
     """Return whether nothing follows a turn except answers to the event `answered_key`."""
     values = {"of": conversation, "in_session": session, "turn": turn, "answered": answered_key}
-    [[is_last]] = yield SQL["is_last"].query(values)
-    return bool(is_last)
+    [[is_last_turn]] = yield SQL["is_last"].query(values)
+    return bool(is_last_turn)

@@ -9,9 +9,9 @@ from typing_extensions import override
 from bot.chat.incoming import Address, Incoming
 from bot.ports import Intake
 from bot.storage.database import ClockStore, readonly, transaction
-from bot.storage.functions import FUNCTIONS
+from bot.storage.functions import SQL_FUNCTIONS
 from bot.storage.rows import decode_all, decode_event, encode_event, get_event_kind
-from bot.storage.statements import SQL, Unit, to_dict
+from bot.storage.statements import SQL, Unit, Values, to_dict
 
 _ROW_COLUMNS = ("platform", "bot_id", "external_key", "conversation", "kind", "payload")
 
@@ -66,10 +66,10 @@ def to_inbox_row(message: Incoming, now: float) -> dict[str, Any]:
 
 
 def _receive_by_sql_function(
-    rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
+    rows: Sequence[Values], cursors: Mapping[str, str], now: float
 ) -> Unit[None]:
     conversation_rows = _conversation_rows(rows)
-    yield FUNCTIONS["receive"].call.query_alone(
+    yield SQL_FUNCTIONS["receive"].call.query_alone(
         {
             **{f"{name}s": [row[name] for row in rows] for name in _ROW_COLUMNS},
             "received_at": now,
@@ -82,9 +82,7 @@ def _receive_by_sql_function(
     )
 
 
-def receive_in_steps(
-    rows: Sequence[dict[str, Any]], cursors: Mapping[str, str], now: float
-) -> Unit[None]:
+def receive_in_steps(rows: Sequence[Values], cursors: Mapping[str, str], now: float) -> Unit[None]:
     """Store events and read positions, and queue conversations, in several statements (SQLite)."""
     if rows:
         yield SQL["store_message"].query_many(rows)
@@ -97,6 +95,6 @@ def receive_in_steps(
         )
 
 
-def _conversation_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _conversation_rows(rows: Sequence[Values]) -> list[Values]:
     """Return one row per conversation, in a fixed order, to avoid deadlocks."""
     return [row for _, row in sorted({row["conversation"]: row for row in rows}.items())]

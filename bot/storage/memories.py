@@ -44,7 +44,7 @@ _MAX_LISTENERS_WITHOUT_MEMORIES = 4096
 _REREAD_SECONDS = 600.0  # in case of a late commit, or of an addition by another process
 _MIN_COSINE_OF_DUPLICATES = 0.95
 """The similarity of duplicates; E5 rates unrelated sentences 0.75, and paraphrases 0.93."""
-_MIN_TRIGRAMS_OF_DUPLICATES = 0.7
+_MIN_OVERLAP_OF_DUPLICATES = 0.7
 _MIN_COSINE_OF_CONTRADICTION = 0.88
 MEMORY_DELETIONS = (
     *("note_memories_gone", "empty_receipts_of_memories", "delete_uses_of_gone"),
@@ -109,7 +109,7 @@ class SqlMemories(RecordingStore):
         now, version = self._clock.monotonic(), self._version
         if now - self._listeners_without_memories.get(listener, -math.inf) < _REREAD_SECONDS:
             return RecallCandidates()
-        memories = await self._read_recallable(listener)
+        memories = await self._read_candidates(listener)
         # On PostgreSQL, other processes may add memories.
         if self._database.is_sqlite and version == self._version and memories == RecallCandidates():
             self._listeners_without_memories[listener] = now
@@ -127,7 +127,7 @@ class SqlMemories(RecordingStore):
                 del self._listeners_without_memories[one]
 
     @readonly
-    def _read_recallable(self, listener: MemoryListener) -> Unit[RecallCandidates]:
+    def _read_candidates(self, listener: MemoryListener) -> Unit[RecallCandidates]:
         """Return what a listener may recall, in one query.
 
         There may be hundreds of memories, so only columns for ranking and prompts are read. Each
@@ -152,10 +152,8 @@ class SqlMemories(RecordingStore):
                 names_by_key[key] = self._database.codec.decode(name)
             about = MemorySubject(SubjectKind(kind), key, names_by_key[key])
             person = Person(told_by, teller) if told_by else None
-            fields = {"since": since, "model": model, "vector": vector, "id": id_}
-            return Memory(
-                about, text, author, place, told_by=person, is_pinned=bool(is_pinned), **fields
-            )
+            args = {"since": since, "model": model, "vector": vector, "id": id_, "told_by": person}
+            return Memory(about, text, author, place, is_pinned=bool(is_pinned), **args)
 
         recallable_rows = sorted((row for row in rows if not row[-1]), key=lambda row: -row[0])
         private_ids = tuple(row[0] for row in rows if row[-1])
@@ -193,7 +191,7 @@ class SqlMemories(RecordingStore):
         """
         model, vector = embedding or ("", None)
 
-        def add_corrected(old: Memory) -> Unit[Memory]:
+        def add_correction(old: Memory) -> Unit[Memory]:
             new = replace(old, text=text, said_by=reader.person_id, told_by=None, turn_ids=())
             new = replace(new, is_derived=False, model=model, vector=vector)
             new = replace(new, since=self._clock.now())
@@ -202,7 +200,7 @@ class SqlMemories(RecordingStore):
             [[new_number]] = yield SQL["add_memory"].query(_to_row(new))
             return replace(new, id=new_number)
 
-        return await self._run_deletion(number, reader, add_corrected)
+        return await self._run_deletion(number, reader, add_correction)
 
     @_invalidates_cache
     @transaction
@@ -215,7 +213,7 @@ class SqlMemories(RecordingStore):
         state: MemoryState | None = None,
     ) -> Unit[Memory | None]:
         """Pin a memory (recall it before all others) or unpin it; approve or retire it."""
-        old = yield from _find_changeable(number, reader)
+        old = yield from _find_editable_memory(number, reader)
         if old is None:
             return None
         is_pinned = old.is_pinned if is_pinned is None else is_pinned
@@ -229,12 +227,11 @@ class SqlMemories(RecordingStore):
         self, number: int, reader: MemoryReader, audience: Audience | None
     ) -> Unit[Memory | None]:
         """Set who may recall the reader's memory; if None, all whom author and subject allow."""
-        old = yield from _find_changeable(number, reader)
+        old = yield from _find_editable_memory(number, reader)
         if old is None or old.said_by != reader.person_id:
             return None
-        new_audience = audience or old.place.widest_allowed_audience(
-            *(yield from _load_consents(old))
-        )
+        consents = () if audience else (yield from _load_consents(old))
+        new_audience = audience or old.place.widest_allowed_audience(*consents)
         new = replace(old, audience=new_audience, is_widened=audience is not None)
         yield SQL["change_memory"].query(_to_row(new))
         return new
@@ -252,13 +249,13 @@ class SqlMemories(RecordingStore):
         """Delete a memory if the reader may, after recording a tombstone."""
 
         def delete_memory() -> Unit[Memory | None]:
-            old = yield from _find_changeable(number, reader)
+            old = yield from _find_editable_memory(number, reader)
             if old is None:
                 return None
             yield from delete_memories_and_prompts([old.id], self._clock.now())
             return old if add_replacement is None else (yield from add_replacement(old))
 
-        if await self._database.run_reading(lambda: _find_changeable(number, reader)) is None:
+        if await self._database.run_reading(lambda: _find_editable_memory(number, reader)) is None:
             return None
         self._record_tombstone(Tombstone(self._clock.now(), memories=(number,)))
         changed_memory = await self._database.run(delete_memory)
@@ -291,9 +288,8 @@ def add(
         new = replace(new, audience=new.place.widest_allowed_audience(*consents))
     row = _to_row(new)
     memories = decode_all("memory", (yield SQL["memories_of_author"].query(row)), _to_memory)
-    match = next(
-        (one for one in memories if _have_same_origin(one, new) and is_duplicate(one, new)), None
-    )
+    matches = (one for one in memories if _have_same_origin(one, new) and is_duplicate(one, new))
+    match = next(matches, None)
     if match is not None:
         if new.is_derived and not match.is_derived:
             return None
@@ -315,16 +311,16 @@ def _have_same_origin(first: Memory, second: Memory) -> bool:
     )
 
 
-def _find_outdated(vector: PackedVector, new: Memory, earlier: Sequence[Memory]) -> Memory | None:
+def _find_outdated(vector: PackedVector, new: Memory, memories: Sequence[Memory]) -> Memory | None:
     """Return the earlier memory most similar to the fact that a new memory contradicts, if any."""
     scored_memories = [
         (_cosine(vector, one.vector), one.id, one)
-        for one in earlier
+        for one in memories
         if one.vector and one.model == new.model and one.since < new.since
         if one.id != new.id and one.state is MemoryState.KEPT
     ]
-    score, _, most_similar = max(scored_memories, default=(0.0, 0, None))
-    return most_similar if score >= _MIN_COSINE_OF_CONTRADICTION else None
+    score, _, best_match = max(scored_memories, default=(0.0, 0, None))
+    return best_match if score >= _MIN_COSINE_OF_CONTRADICTION else None
 
 
 def apply_consent(person: str) -> Unit[None]:
@@ -354,9 +350,9 @@ def is_duplicate(first: Memory, second: Memory) -> bool:
     """Return whether two memories say the same thing in nearly the same words."""
     if first.vector and second.vector and first.model == second.model:
         return _cosine(first.vector, second.vector) >= _MIN_COSINE_OF_DUPLICATES
-    first_set, second_set = _trigrams(first.text), _trigrams(second.text)
-    overlap = len(first_set & second_set)
-    return overlap >= _MIN_TRIGRAMS_OF_DUPLICATES * (len(first_set) + len(second_set) - overlap)
+    first_trigrams, second_trigrams = _trigrams(first.text), _trigrams(second.text)
+    overlap = len(first_trigrams & second_trigrams)
+    return overlap >= _MIN_OVERLAP_OF_DUPLICATES * len(first_trigrams | second_trigrams)
 
 
 def _cosine(left: PackedVector, right: PackedVector) -> float:
@@ -439,7 +435,7 @@ def _reader_values(reader: MemoryReader) -> dict[str, object]:
     }
 
 
-def _find_changeable(number: int, reader: MemoryReader) -> Unit[Memory | None]:
+def _find_editable_memory(number: int, reader: MemoryReader) -> Unit[Memory | None]:
     rows = yield SQL["changeable_memory"].query({**_reader_values(reader), "id": number})
     return decode(_to_memory, rows[0]) if rows else None
 

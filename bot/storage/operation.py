@@ -69,10 +69,8 @@ class NodeRegistry(ClockStore):
             leases[owner].append(role)
         counts = to_dict((yield SQL["answering_nodes"].query(time_values)))
         return [
-            Node(
-                owner, roles, version, uptime, seen_ago, tuple(leases[owner]), counts.get(owner, 0)
-            )
-            for owner, roles, version, uptime, seen_ago in (yield SQL["nodes"].query(time_values))
+            Node(name, roles, version, uptime, report_age, tuple(leases[name]), counts.get(name, 0))
+            for name, roles, version, uptime, report_age in (yield SQL["nodes"].query(time_values))
         ]
 
     @readonly

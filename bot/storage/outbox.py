@@ -24,7 +24,7 @@ from bot.errors import Fenced, Undecodable
 from bot.ports import Clock
 from bot.storage import histories
 from bot.storage.database import ClockStore, Database, Moment, current_moment, readonly, transaction
-from bot.storage.functions import FUNCTIONS
+from bot.storage.functions import SQL_FUNCTIONS
 from bot.storage.rows import NO_MESSAGE, decode, decode_content, encode_content, to_address_columns
 from bot.storage.statements import SQL, Rows, Unit, encode_sources
 from bot.value_class import value_class
@@ -64,7 +64,7 @@ class SqlOutbox(ClockStore):
         ordered_lanes = sorted(lanes)  # in a fixed order, to avoid deadlocks
         if not self._database.is_sqlite:
             values = {"lanes": ordered_lanes, **sender_values(self._sender)}
-            rows = yield FUNCTIONS["take"].call.query_alone(values)
+            rows = yield SQL_FUNCTIONS["take"].call.query_alone(values)
             return [row for row in (decode_reserved_row(columns, at) for columns in rows) if row]
         reserved_rows = []
         for key in ordered_lanes:
@@ -83,8 +83,8 @@ class SqlOutbox(ClockStore):
             return (yield from _reserve_next_on_sqlite(lane, self._sender, at))
         sent_values = {"row": row.id, "attempt": row.attempt_count, "arrived_as": external_id}
         values = {**sent_values, "lane": row.address.lane, **sender_values(self._sender)}
-        [[is_held, *next_columns]] = yield FUNCTIONS["sent"].call.query_alone(values)
-        if not is_held:
+        [[is_row_held, *next_columns]] = yield SQL_FUNCTIONS["sent"].call.query_alone(values)
+        if not is_row_held:
             raise self._fenced_error(row)
         return decode_reserved_row(next_columns, at)
 
@@ -102,10 +102,9 @@ class SqlOutbox(ClockStore):
         if not (yield SQL["deletion_of"].query(of=lane_key, message=row.external_id)):
             [[turn, part]] = yield SQL["changed_part"].query(row=row.id)
             content = encode_content(row.content, row.thread)
-            replaced_values = {"replaced": None if is_message_gone else row.external_id}
-            yield SQL["send_again"].query(
-                {"of_turn": turn, "of_part": part, **replaced_values, **content}
-            )
+            replaced_id = None if is_message_gone else row.external_id
+            values = {"of_turn": turn, "of_part": part, "replaced": replaced_id, **content}
+            yield SQL["send_again"].query(values)
         return (yield from _reserve_next(lane_key, self._sender, at))
 
     @transaction
@@ -296,10 +295,8 @@ def _begin_sending(
         yield SQL["postpone_lane"].query(of=key, moment=not_before)
         return None
     is_new = row.state is OutboxState.PENDING
-    new_state, started_at = (OutboxState.SENDING, now) if is_new else (row.state, started_at)
-    yield SQL["begin_row"].query(
-        row=row.id, begun=new_state, sender=sender.owner, started=started_at
-    )
+    state, started_at = (OutboxState.SENDING, now) if is_new else (row.state, started_at)
+    yield SQL["begin_row"].query(row=row.id, begun=state, sender=sender.owner, started=started_at)
     return row
 
 
@@ -342,11 +339,11 @@ def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, flo
 
 def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
     id_, turn, part, op, platform, bot_id, chat, thread, text, *rest = columns
-    reply_to, interaction, state, attempts, not_before, file_name, file_text, *rest = rest
+    reply_to, interaction, state, attempt_count, not_before, file_name, file_text, *rest = rest
     face, buttons, started_at, external_id = rest
     if not isinstance(part, int) or bytes in map(type, columns):
         raise TypeError(part)  # SQLite keeps values of any type
-    content, thread_to_open, private = decode_content(text, face, buttons)
+    content, thread_to_open, private_delivery = decode_content(text, face, buttons)
     row = OutboxRow(
         id=id_,
         turn_name=turn,
@@ -357,11 +354,11 @@ def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, f
         reply_to=reply_to,
         interaction=interaction,
         state=OutboxState(state),
-        attempt_count=attempts + 1,
+        attempt_count=attempt_count + 1,
         external_id=external_id,
         file=None if file_name is None else Attachment(file_name, file_text),
         thread=thread_to_open,
-        private_delivery=private,
+        private_delivery=private_delivery,
         send_deadline=at.monotonic + ROW_LEASE_SECONDS / 2,
     )
     return row, float(not_before), None if started_at is None else float(started_at)

@@ -40,15 +40,13 @@ _CANCEL_TIMEOUT_SECONDS = 2.0
 """The maximum time for the server to cancel a statement."""
 _CLOSE_TIMEOUT_SECONDS = 2.0
 """The maximum time for the server to close a connection."""
-_SERVER_TIMEOUTS = {
+_SQL_TIMEOUTS = {
     "statement_timeout": "20s",
     "lock_timeout": "5s",
     # a suspended process must not lock a row forever
     "idle_in_transaction_session_timeout": "10s",
 }
-_SET_TIMEOUTS = "; ".join(
-    f"SET LOCAL {name} = '{value}'" for name, value in _SERVER_TIMEOUTS.items()
-)
+_SET_TIMEOUTS = "; ".join(f"SET LOCAL {name} = '{value}'" for name, value in _SQL_TIMEOUTS.items())
 
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 """asyncpg's errors; `InternalClientError` occurs if the server closes a connection mid-use."""
@@ -83,7 +81,7 @@ class PostgresPool(ConnectionPool):
         file = url.query.get("passfile")
         url = url.difference_update_query(["pgbouncer", "passfile"])
         self._dsn = to_dsn(url)
-        self._options: dict[str, Any] = {
+        self._connect_options: dict[str, Any] = {
             "timeout": CONNECT_TIMEOUT_SECONDS,
             "command_timeout": COMMAND_TIMEOUT_SECONDS,
             "connection_class": _Connection,
@@ -91,14 +89,14 @@ class PostgresPool(ConnectionPool):
         if file is not None and not url.password:
             path = Path(str(file))
             read_password(path, url)  # reports mistakes at the start
-            self._options["password"] = functools.partial(_reread_password, path, url)
+            self._connect_options["password"] = functools.partial(_reread_password, path, url)
         if self._is_behind_pgbouncer:
-            self._options |= {"statement_cache_size": 0}
+            self._connect_options |= {"statement_cache_size": 0}
         else:
-            settings = {**_SERVER_TIMEOUTS, "application_name": "troupe"}
-            self._options |= {"server_settings": settings}
+            settings = {**_SQL_TIMEOUTS, "application_name": "troupe"}
+            self._connect_options |= {"server_settings": settings}
         size: dict[str, Any] = {"min_size": 0, "max_size": MAX_CONNECTIONS, "reset": _skip_reset}
-        self._pool = asyncpg.create_pool(self._dsn, **size, **self._options)
+        self._pool = asyncpg.create_pool(self._dsn, **size, **self._connect_options)
         self._is_open = False
 
     @override
@@ -186,7 +184,7 @@ class PostgresPool(ConnectionPool):
         """Return an engine that opens a connection for each use, because it is rarely used."""
 
         async def connect(**_options: Any) -> asyncpg.Connection:
-            options = {**self._options, "command_timeout": command_timeout_seconds}
+            options = {**self._connect_options, "command_timeout": command_timeout_seconds}
             return await asyncpg.connect(self._dsn, **options)
 
         # asyncpg parses the address, because SQLAlchemy supports neither sslmode nor several hosts.

@@ -12,7 +12,7 @@ from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
 from bot.storage.database import Store, readonly
 from bot.storage.rows import decode_all
-from bot.storage.statements import SQL, Rows, Unit
+from bot.storage.statements import SQL, Rows, Unit, Values
 
 _COMPRESSION_LEVEL = 1  # takes half the default level's time, and a tenth more space
 _WINDOW_BITS, _MEMORY_LEVEL = 13, 6
@@ -44,9 +44,7 @@ USAGE_COLUMNS = (
 )
 
 
-def to_usage_columns(
-    preset: str, provider: str, charge: AnswerCharge, usage: Usage
-) -> dict[str, object]:
+def to_usage_columns(preset: str, provider: str, charge: AnswerCharge, usage: Usage) -> Values:
     """Return the columns that a receipt keeps when its content is deleted."""
     return {
         "person": charge.person,

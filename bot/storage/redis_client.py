@@ -83,13 +83,11 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
         case ResponseError():
             fault = f"refused the connection ({error}); correct the URL"
         case _:
-            fault = (
-                f"cannot be reached ({_system_error_text(errors)}); start it, or correct the URL"
-            )
+            fault = f"cannot be reached ({_os_error_text(errors)}); start it, or correct the URL"
     return f"TROUPE_REDIS_URL: Redis at {server} {fault}"
 
 
-def _system_error_text(errors: Sequence[object]) -> str:
+def _os_error_text(errors: Sequence[object]) -> str:
     """Return the operating system's error message, which redis-py hides."""
     for cause in errors:
         if isinstance(cause, OSError) and cause.errno is not None:

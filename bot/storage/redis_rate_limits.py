@@ -52,16 +52,16 @@ class RedisRateLimits(RateLimits):
         self._prefix = prefix
         self._clock = clock
         self._timeout_seconds = timeout_seconds
-        self._in_process = InProcessRateLimits(clock)
+        self._own_limits = InProcessRateLimits(clock)
         self._paused_until = 0.0
         self._next_pause_seconds = _PAUSE_SECONDS
         self._unreported_refusals: dict[str, float] = {}  # when each ends, by scope
         self._unreported_releases: dict[tuple[str, str], None] = {}  # keys and holders
         self._server_lock = asyncio.Lock()
-        self._members_key = f"{prefix}limiting"
+        self._processes_key = f"{prefix}limiting"
         self._process_name = secrets.token_hex(8)
         self._process_count = 1
-        self._counted_at = -math.inf
+        self._last_count_at = -math.inf
         script_sections = read_sections("rate_limits.lua").items()
         self._scripts = {name: redis.register_script(text) for name, text in script_sections}
 
@@ -73,7 +73,7 @@ class RedisRateLimits(RateLimits):
             args += [rate.interval_seconds, rate.tolerance_seconds]
         response = await self._ask_server(lambda: self._scripts["take"](keys, args))
         if response is None:
-            return await self._in_process.take(rates, max_wait_seconds)
+            return await self._own_limits.take(rates, max_wait_seconds)
         return float(response)
 
     @override
@@ -94,14 +94,14 @@ class RedisRateLimits(RateLimits):
         response = await self._ask_server(lambda: self._scripts["acquire"](keys, args))
         if response is None:
             quota = max(1, limit // self._process_count)
-            return await self._in_process.acquire_slot(key, quota, holder, lease_seconds, waiter)
+            return await self._own_limits.acquire_slot(key, quota, holder, lease_seconds, waiter)
         if response:  # also counted here, in case the server goes down
-            await self._in_process.acquire_slot(key, _UNLIMITED_SLOTS, holder, lease_seconds)
+            await self._own_limits.acquire_slot(key, _UNLIMITED_SLOTS, holder, lease_seconds)
         return int(response)
 
     @override
     async def release_slot(self, key: str, holder: str) -> None:
-        await self._in_process.release_slot(key, holder)  # it may be counted here, too
+        await self._own_limits.release_slot(key, holder)  # it may be counted here, too
         if len(self._unreported_releases) < _MAX_UNREPORTED_RELEASES:
             self._unreported_releases[key, holder] = None
         await self._ask_server(self._report_releases)
@@ -111,9 +111,9 @@ class RedisRateLimits(RateLimits):
         keys, args = self._encode_scopes(scopes)
         response = await self._ask_server(lambda: self._scripts["take_call"](keys, args))
         if response is None:
-            return await self._in_process.take_call(self._divide_among_processes(scopes))
+            return await self._own_limits.take_call(self._divide_among_processes(scopes))
         if float(response) <= 0:  # also counted here, in case the server goes down
-            await self._in_process.take_call(scopes)
+            await self._own_limits.take_call(scopes)
         return float(response)
 
     @override
@@ -121,7 +121,7 @@ class RedisRateLimits(RateLimits):
         keys, args = self._encode_scopes(scopes)
         response = await self._ask_server(lambda: self._scripts["seconds_until_call"](keys, args))
         if response is None:
-            return await self._in_process.seconds_until_call(self._divide_among_processes(scopes))
+            return await self._own_limits.seconds_until_call(self._divide_among_processes(scopes))
         return max(0.0, float(response))
 
     def _divide_among_processes(self, scopes: Sequence[RateLimitScope]) -> list[RateLimitScope]:
@@ -143,7 +143,7 @@ class RedisRateLimits(RateLimits):
 
     @override
     async def block_calls(self, scope: str, seconds: float) -> None:
-        await self._in_process.block_calls(scope, seconds)
+        await self._own_limits.block_calls(scope, seconds)
         self._unreported_refusals[scope] = self._clock.monotonic() + seconds
         await self._ask_server(self._report_refusals)
 
@@ -153,9 +153,8 @@ class RedisRateLimits(RateLimits):
 
         async def find_refusals() -> dict[str, float]:
             seconds_by_scope: dict[str, float] = {}
-            async for key in self._redis.scan_iter(
-                f"{_escape_wildcards(prefix)}*", count=_SCAN_BATCH_SIZE
-            ):
+            pattern = f"{_escape_wildcards(prefix)}*"
+            async for key in self._redis.scan_iter(pattern, count=_SCAN_BATCH_SIZE):
                 scope = key.decode().removeprefix(prefix)
                 seconds_by_scope[scope] = max(0, await self._redis.pttl(key)) / 1000
                 if len(seconds_by_scope) == _MAX_LISTED_REFUSALS:
@@ -163,7 +162,7 @@ class RedisRateLimits(RateLimits):
             return seconds_by_scope
 
         waits = await self._ask_server(find_refusals)
-        return await self._in_process.blocked_calls() if waits is None else longest_refusals(waits)
+        return await self._own_limits.blocked_calls() if waits is None else longest_refusals(waits)
 
     def _refusal_keys(self, scope: str) -> list[str]:
         return [f"{self._prefix}refused:{scope}", f"{self._prefix}learned:{scope}"]
@@ -233,16 +232,15 @@ class RedisRateLimits(RateLimits):
     async def _count_processes_if_due(self) -> None:
         """Report, at intervals, that this process is running, and count the processes."""
         now = self._clock.monotonic()
-        if now - self._counted_at >= _SECONDS_BETWEEN_COUNTS:
+        if now - self._last_count_at >= _SECONDS_BETWEEN_COUNTS:
             args: list[str | float] = [self._process_name, _ACTIVE_SECONDS]
-            self._process_count = int(
-                await self._scripts["count_processes"]([self._members_key], args)
-            )
-            self._counted_at = now
+            count = await self._scripts["count_processes"]([self._processes_key], args)
+            self._process_count = int(count)
+            self._last_count_at = now
 
     async def report_shutdown(self) -> None:
         """Report that this process is shutting down."""
-        await self._ask_server(lambda: self._redis.zrem(self._members_key, self._process_name))
+        await self._ask_server(lambda: self._redis.zrem(self._processes_key, self._process_name))
 
 
 def _escape_wildcards(prefix: str) -> str:

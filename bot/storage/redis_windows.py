@@ -51,7 +51,7 @@ class RedisWindows(SharedWindows):
         self._codec = codec
         self._clock = clock
         self._queued_windows: dict[str, bytes] = {}
-        self._wake = asyncio.Event()
+        self._wake_event = asyncio.Event()
         self._write_lock = asyncio.Lock()
         self._paused_until = 0.0
 
@@ -63,7 +63,7 @@ class RedisWindows(SharedWindows):
         encoded_window = self._codec.encode(_encode(stored_window))
         if encoded_window is not None and len(encoded_window) <= _MAX_WINDOW_BYTES:
             self._queued_windows[claim.conversation] = encoded_window
-            self._wake.set()
+            self._wake_event.set()
 
     @override
     async def find(self, claim: Claim) -> SessionWindow | None:
@@ -96,8 +96,8 @@ class RedisWindows(SharedWindows):
     async def run(self) -> None:
         """Write queued windows until cancelled."""
         while True:
-            await self._wake.wait()
-            self._wake.clear()
+            await self._wake_event.wait()
+            self._wake_event.clear()
             try:
                 async with asyncio.timeout(TIMEOUT_SECONDS), self._write_lock:
                     await self._write_queued_windows()

@@ -71,7 +71,7 @@ class AnswerLog(Store):
             size = _ROWS_PER_READ if _needs_content(search) else limit + 1
             size = _MAX_ROWS_SEARCHED if search.sort and size > limit + 1 else size
             rows = await self._select_rows(search, before, size)
-            hits += await asyncio.to_thread(_select_matching, rows, search, limit + 1 - len(hits))
+            hits += await asyncio.to_thread(_find_matches, rows, search, limit + 1 - len(hits))
             if len(hits) > limit:
                 return FoundAnswers(hits[:limit], None if search.sort else hits[limit - 1].number)
             if len(rows) < size or search.sort:
@@ -152,7 +152,7 @@ def _needs_content(search: AnswerSearch) -> bool:
     return bool(search.text or search.cut_off or search.left_out or search.min_seconds is not None)
 
 
-def _select_matching(rows: Rows, search: AnswerSearch, limit: int) -> list[StoredAnswer]:
+def _find_matches(rows: Rows, search: AnswerSearch, limit: int) -> list[StoredAnswer]:
     matching_answers: list[StoredAnswer] = []
     for row in rows:
         if len(matching_answers) == limit:

@@ -86,12 +86,12 @@ async def _delete_old_rows(
 def _delete_rows(table: str, deletion: Statement, ids: Sequence[int]) -> Unit[int]:
     if table == "outbox":
         ids = yield from _select_rows_of_complete_turns(ids)
-        yield SQL["keep_message_ids"].query(_list_values(ids))
-    yield deletion.query(_list_values(ids))
+        yield SQL["keep_message_ids"].query(_id_values(ids))
+    yield deletion.query(_id_values(ids))
     return len(ids)
 
 
-def _list_values(ids: Iterable[int]) -> dict[str, object]:
+def _id_values(ids: Iterable[int]) -> dict[str, object]:
     id_list = list(ids)
     bounds = {"first": min(id_list, default=0), "last": max(id_list, default=0)}
     return {"ids": json.dumps(id_list), **bounds}
@@ -99,7 +99,7 @@ def _list_values(ids: Iterable[int]) -> dict[str, object]:
 
 def _select_rows_of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
     """Return the outbox rows whose turns are complete, so that no edit will need the rows."""
-    rows = yield SQL["turns_of_rows"].query(_list_values(ids))
+    rows = yield SQL["turns_of_rows"].query(_id_values(ids))
     turns = {row[1] for row in rows}
     unsent_rows = yield SQL["unsent_turns"].query(turns=json.dumps(list(turns)))
     incomplete_turns = {row[0] for row in unsent_rows}
@@ -162,6 +162,6 @@ def _delete_conversation_turns(key: str, expired_rows: Rows, now: float) -> Unit
     part_names = [name for row in expired_rows for name in (row[4] or "").split("\n") if name]
     turn_names = json.dumps(sorted({part.rpartition("/")[0] for part in part_names}))
     yield SQL["delete_sent_messages"].query(channel=parse_address(key).channel, names=turn_names)
-    yield SQL["delete_turns"].query(_list_values(row[0] for row in expired_rows))
+    yield SQL["delete_turns"].query(_id_values(row[0] for row in expired_rows))
     yield from memories.delete_stale_memories(key, (), now)
     return len(expired_rows)

@@ -44,7 +44,7 @@ async def _rewrite_table(database: Database, table: Table) -> int:
     tail = f"ORDER BY {key} LIMIT {_ROWS_PER_PAGE} FOR UPDATE"
     first_page = Statement(f"SELECT {columns} FROM {table.name} {tail}")
     next_page = Statement(f"SELECT {columns} FROM {table.name} WHERE ({key}) > ({params}) {tail}")
-    update_row = Statement(
+    update_statement = Statement(
         f"UPDATE {table.name} SET {', '.join(f'{name} = :stored_{name}' for name in text_columns)}"
         f" WHERE ({key}) = ({params})"
     )
@@ -57,7 +57,7 @@ async def _rewrite_table(database: Database, table: Table) -> int:
             new = {name: database.codec.reencode(row[name]) for name in names[len(key_names) :]}
             if not new.items() <= row.items():
                 changed_count += 1
-                yield update_row.query({**row, **new})
+                yield update_statement.query({**row, **new})
         return row, changed_count
 
     row, changed_total = await database.run(lambda: rewrite_page(first_page.query()))

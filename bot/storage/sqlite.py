@@ -227,7 +227,7 @@ _PRAGMAS = (
     "PRAGMA foreign_keys=ON",
     "PRAGMA secure_delete=ON",  # overwrites deleted content
 )
-_MAX_LOG_ATTEMPTS = 100
+_MAX_WAL_ATTEMPTS = 100
 _SECONDS_BETWEEN_ATTEMPTS = 0.05
 
 
@@ -352,7 +352,7 @@ def _prepare_connection(connection: sqlite3.Connection) -> None:
 
 def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
     """Turn on WAL mode; retry if another connection is doing the same."""
-    for _ in range(_MAX_LOG_ATTEMPTS):
+    for _ in range(_MAX_WAL_ATTEMPTS):
         try:
             cursor.execute(_USE_WRITE_AHEAD_LOG)
         except sqlite3.OperationalError as error:

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -84,9 +84,7 @@ class SqlStories(Store, Stories):
         return [Story(*texts[key], score) for key, score in scored_keys if key in texts]
 
     @readonly
-    def _load_texts(
-        self, character: str, keys: Sequence[str]
-    ) -> Unit[Mapping[str, tuple[int, str]]]:
+    def _load_texts(self, character: str, keys: Sequence[str]) -> Unit[dict[str, tuple[int, str]]]:
         rows = yield SQL["story_texts"].query_alone(of=character, keys=json.dumps(keys))
         return {row[0]: decode(lambda row: (row[1], row[2]), row) for row in rows}
 

@@ -36,12 +36,10 @@ class Budgets(Store):
         yield SQL["add_to_budgets"].query(keys=keys, amount=amount)
         return None
 
-    async def settle(
-        self, caps: Sequence[BudgetCap], reserved_amount: int, spent_amount: int
-    ) -> None:
+    async def settle(self, caps: Sequence[BudgetCap], reserved_amount: int, cost: int) -> None:
         """Replace a reserved amount by the amount actually spent."""
-        if spent_amount != reserved_amount:
-            await self._add_amount(caps, spent_amount - reserved_amount)
+        if cost != reserved_amount:
+            await self._add_amount(caps, cost - reserved_amount)
 
     @transaction
     def _add_amount(self, caps: Sequence[BudgetCap], amount: int) -> Unit[None]:
@@ -118,8 +116,7 @@ class UsageTotals(Store):
         self, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, float, int]]]:
         """Count answers by time step (counted from `since`) and by seconds to the first word."""
-        values = {"since": since, "until": until, "step": step}
-        rows = yield SQL["first_words"].query_alone(values)
+        rows = yield SQL["first_words"].query_alone(since=since, until=until, step=step)
         return [(int(at), seconds, answers) for at, seconds, answers in rows]
 
     @readonly

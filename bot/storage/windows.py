@@ -20,9 +20,9 @@ from bot.ports import ConversationMemory
 from bot.value_class import value_class
 
 _MAX_CACHED_CONVERSATIONS = 10_000
-_MAX_TURNS_PER_CONVERSATION = 400
+_MAX_CACHED_TURNS = 400
 _MAX_CACHED_CHARS = 20_000_000  # of all conversations
-_CHARS_PER_TURN = 400  # approximate memory of a turn besides its text
+_EXTRA_CHARS_PER_TURN = 400  # approximate memory of a turn besides its text
 
 
 @value_class
@@ -50,7 +50,7 @@ class SessionWindow:
         if not turns:
             return self
         all_turns = (*self.turns, *turns)
-        return _make_window(self.session, all_turns, self.size, turns, self.is_whole, self.memo)
+        return _build_window(self.session, all_turns, self.size, turns, self.is_whole, self.memo)
 
     def without_turns(self, removed_range: TurnRange) -> "SessionWindow":
         """Return a window without turns that were deleted from the session."""
@@ -63,10 +63,10 @@ class SessionWindow:
 def create_window(session: Session, max_turns: int) -> SessionWindow:
     """Create the window of a session that was loaded with at most `max_turns` turns."""
     is_whole = len(session.turns) < max_turns
-    return _make_window(session.number, session.turns, 0, session.turns, is_whole, session.cache)
+    return _build_window(session.number, session.turns, 0, session.turns, is_whole, session.cache)
 
 
-def _make_window(
+def _build_window(
     session: int,
     turns: tuple[Turn, ...],
     char_count: int,
@@ -74,13 +74,13 @@ def _make_window(
     is_whole: bool,
     memo: dict[Hashable, Any],
 ) -> SessionWindow:
-    surplus, kept_turns = turns[:-_MAX_TURNS_PER_CONVERSATION], turns[-_MAX_TURNS_PER_CONVERSATION:]
-    char_count += sum(map(_turn_size, new_turns)) - sum(map(_turn_size, surplus))
-    return SessionWindow(session, kept_turns, is_whole and not surplus, char_count, memo)
+    surplus_turns, kept_turns = turns[:-_MAX_CACHED_TURNS], turns[-_MAX_CACHED_TURNS:]
+    char_count += sum(map(_turn_size, new_turns)) - sum(map(_turn_size, surplus_turns))
+    return SessionWindow(session, kept_turns, is_whole and not surplus_turns, char_count, memo)
 
 
 def _turn_size(turn: Turn) -> int:
-    return len(turn.text) + _CHARS_PER_TURN
+    return len(turn.text) + _EXTRA_CHARS_PER_TURN
 
 
 class SharedWindows(Protocol):

@@ -23,7 +23,7 @@ class JsonLines(io.TextIOBase):
         self.level = level
         self._wants_json = wants_json
         self._writes_json: bool | None = None
-        self._line = ""
+        self._partial_line = ""
 
     @override
     def write(self, text: str) -> int:
@@ -31,7 +31,7 @@ class JsonLines(io.TextIOBase):
             self._writes_json = self._wants_json()
         if not self._writes_json:
             return self.stream.write(text)
-        *lines, self._line = (self._line + text).split("\n")
+        *lines, self._partial_line = (self._partial_line + text).split("\n")
         for line in lines:
             self._write_line(line)
         return len(text)
@@ -43,8 +43,8 @@ class JsonLines(io.TextIOBase):
     @override
     def close(self) -> None:
         """Print the unfinished last line, if any; the wrapped stream stays open."""
-        self._write_line(self._line)
-        self._line = ""
+        self._write_line(self._partial_line)
+        self._partial_line = ""
         self.flush()
 
     @override

@@ -163,7 +163,7 @@ class TokenFilter:
     """
 
     def __init__(self) -> None:
-        self._text_before = ""
+        self._context_text = ""
         """The end of the text returned so far, unmasked, as context for the token formats."""
         self._held_text = ""
 
@@ -191,7 +191,7 @@ class TokenFilter:
             _PLAIN_WORD.fullmatch(word) is None
             or word in _TOKEN_PREFIX_STARTS
             or word.startswith(_LETTER_PREFIXES)
-            or (self._text_before + held_text[:start]).endswith(_NAMES_BEFORE_TOKENS)
+            or (self._context_text + held_text[:start]).endswith(_NAMES_BEFORE_TOKENS)
         )
         return start if may_become_token and len(word) <= _MAX_HELD_CHARS else len(held_text)
 
@@ -199,8 +199,8 @@ class TokenFilter:
         released_text, self._held_text = self._held_text[:length], self._held_text[length:]
         if not released_text:
             return ""
-        full_text, position = self._text_before + released_text, len(self._text_before)
-        self._text_before = full_text[-_MAX_CONTEXT_CHARS:]
+        full_text, position = self._context_text + released_text, len(self._context_text)
+        self._context_text = full_text[-_MAX_CONTEXT_CHARS:]
         if not _may_have_token(full_text):
             return released_text
         pieces: list[str] = []

@@ -15,7 +15,7 @@ from bot.chat.incoming import IncomingMessage, Person
 from bot.chat.prompt import Finish, FinishReason, Prompt, ReasoningDelta, Usage
 from bot.chat.session import Claim, HistoryChange, InboxMessage, StoredTurn, Turn, TurnResult
 from bot.errors import BackendUnavailable, BudgetUsedUp
-from bot.memory.summaries import Summarizer, SummaryRequest, format_transcript
+from bot.memory.summaries import Summarizer, SummaryRequest, to_transcript
 from bot.ports import ConversationMemory
 from bot.prompting.presets.preset import Preset, SummaryChoice
 from bot.runtime.clock import SystemClock
@@ -283,7 +283,7 @@ def transcript_of(*said: tuple[Person | None, str], last_summary: str = "") -> s
         Turn("user", text, who, _AT) if who else Turn("assistant", text, None, _AT, "nora")
         for who, text in said
     ]
-    return format_transcript(
+    return to_transcript(
         last_summary, [StoredTurn(number, turn) for number, turn in enumerate(turns)]
     )
 

@@ -84,10 +84,10 @@ async def test_password_is_read_at_each_connect(tmp_path: Path) -> None:
     file.write_text("*:*:*:*:first")
     pool = PostgresPool(parse_url(f"postgresql+asyncpg://me@127.0.0.1/db?passfile={file}"))
     file.write_text("*:*:*:*:second")
-    assert pool._options["password"]() == "second"
+    assert pool._connect_options["password"]() == "second"
     file.unlink()
     with pytest.raises(StoreError, match="cannot be read"):
-        pool._options["password"]()
+        pool._connect_options["password"]()
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from bot.intake import InboxIntake
 from bot.runtime.clock import SystemClock
 from bot.storage import finishing, statements
 from bot.storage.conversations import Conversations
-from bot.storage.functions import FUNCTIONS, PostgresFunction
+from bot.storage.functions import SQL_FUNCTIONS, PostgresFunction
 from bot.storage.inbox import SqlInbox
 from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.statements import SQL, Statement
@@ -254,7 +254,7 @@ def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None
 def _no_fence() -> None:
     """Faulty build: the epoch and owner of claims are not checked."""
     held = "epoch = _at_epoch AND owner = _claimed_by"
-    for function in (FUNCTIONS["open"], FUNCTIONS["finish"]):
+    for function in (SQL_FUNCTIONS["open"], SQL_FUNCTIONS["finish"]):
         _rewrite(function, held, "true")
     finish_values = finishing._finish_values
 
@@ -279,7 +279,7 @@ def _unfenced_again() -> None:
             external_id = CASE WHEN op = 'send' THEN NULL ELSE external_id END
         WHERE id = :row RETURNING lane, not_before
     """)
-    _rewrite(FUNCTIONS["sent"], r" text = '',", "")  # there is something to send again
+    _rewrite(SQL_FUNCTIONS["sent"], r" text = '',", "")  # there is something to send again
 
 
 def _clients_clocks() -> None:
@@ -287,7 +287,7 @@ def _clients_clocks() -> None:
     ahead = round(SystemClock().now() - time.time())
     statements.SERVER_CLOCK = f"({statements.SERVER_CLOCK} + {ahead})"
     own_time = f"(clock_timestamp() + make_interval(secs => {ahead}))"
-    for function in FUNCTIONS.values():
+    for function in SQL_FUNCTIONS.values():
         if "clock_timestamp" in function.definition:
             _rewrite(function, r"clock_timestamp\(\)", own_time)
 
