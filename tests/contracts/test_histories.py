@@ -133,7 +133,7 @@ async def test_forget_deletes_one_conversation_completely(store: Store) -> None:
     await answer(store, "CANARY")
     await store.outbox.give_up(await taken(store), "blocked")
     claim, _ = await finish(
-        store, "5:2", turns=[said("CANARY"), said("CANARY")], new_session=True, begins_next=False
+        store, "5:2", turns=[said("CANARY"), said("CANARY")], starts_session=True, begins_next=False
     )
     claim, _ = await take_message(store, "5:3")
 
