@@ -1,5 +1,6 @@
 """Limit how many provider slots a chat may hold, based on the recent use by other chats."""
 
+import itertools
 import math
 from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass, field
@@ -66,9 +67,7 @@ class ChatShares:
         while uses and uses[-1][1] <= slots_held_by_others:
             uses.pop()
         uses.append((now, slots_held_by_others))
-        for oldest_chat in [
-            oldest for oldest, _ in zip(self._uses_by_chat, range(_MAX_DROPPED_CHATS), strict=False)
-        ]:
+        for oldest_chat in list(itertools.islice(self._uses_by_chat, _MAX_DROPPED_CHATS)):
             _drop_uses_before(now - _RECENT_SECONDS, self._uses_by_chat[oldest_chat])
             if not self._uses_by_chat[oldest_chat]:
                 del self._uses_by_chat[oldest_chat]

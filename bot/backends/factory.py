@@ -41,10 +41,8 @@ def make_backend(
 
 def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
     """Return an error line for each preset parameter that the provider does not support."""
-    check_path = backend_spec(settings.kind).parameter_check
-    problems: list[str] = (
-        [] if check_path is None else resolve_name(check_path)(settings, parameters)
-    )
+    path = backend_spec(settings.kind).parameter_check
+    problems: list[str] = [] if path is None else resolve_name(path)(settings, parameters)
     return problems
 
 

@@ -51,9 +51,8 @@ class _OnnxModel:
             )
             tokenizer = tokenizers.Tokenizer.from_file(str(self._tokenizer_file))
         except Exception as error:  # neither package has a base class for its errors
-            raise EmbeddingError(
-                f"{_PATH_SETTING}: {self._model_file} cannot be loaded: {error}"
-            ) from error
+            problem = f"{_PATH_SETTING}: {self._model_file} cannot be loaded: {error}"
+            raise EmbeddingError(problem) from error
         tokenizer.enable_truncation(MAX_TEXT_TOKENS)
         tokenizer.no_padding()
         return session, tokenizer

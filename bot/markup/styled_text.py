@@ -124,7 +124,7 @@ class _TextWriter:
         start = _skip_whitespace(full_text, 0, len(full_text), code_block_starts)
         text = full_text[start:].rstrip()
         end = start + len(text)
-        spans = [_trim_span(one, full_text, start, end, code_block_starts) for one in self._spans]
+        spans = [_trim_span(span, full_text, start, end, code_block_starts) for span in self._spans]
         # Spans are added when they end, so an outer span follows its inner spans.
         visible_spans = [span for span in reversed(spans) if span is not None]
         visible_spans.sort(key=lambda span: (span.start, -span.end))

@@ -35,9 +35,7 @@ def _format_as_list(rows: Sequence[Sequence[str]]) -> str:
     if not body:
         return "\n".join(filter(None, head))
     entries = [[(name, cell) for name, cell in zip(head, row, strict=True) if cell] for row in body]
-    paragraphs = (
-        "\n".join(f"{name}: {cell}" if name else cell for name, cell in row) for row in entries
-    )
+    paragraphs = ("\n".join(": ".join(filter(None, pair)) for pair in row) for row in entries)
     return "\n\n".join(filter(None, paragraphs))
 
 

@@ -74,9 +74,9 @@ class _TexConverter:
             case "}":
                 return ""
             case "^":
-                return _to_super_or_subscript(self._convert_argument(depth), _SUPERSCRIPTS, "^")
+                return _to_script_chars(self._convert_argument(depth), _SUPERSCRIPTS, "^")
             case "_":
-                return _to_super_or_subscript(self._convert_argument(depth), _SUBSCRIPTS, "_")
+                return _to_script_chars(self._convert_argument(depth), _SUBSCRIPTS, "_")
             case "&" | "~":
                 return " "
             case "\\\\":
@@ -95,13 +95,11 @@ class _TexConverter:
             first_argument = self._convert_argument(depth)
             return f"C({first_argument}, {self._convert_argument(depth)})"
         if name == "sqrt":
-            root_degree = ""
+            degree = ""
             if self._tokens[self._position : self._position + 1] == ["["]:
                 self._position += 1
-                root_degree = _to_super_or_subscript(
-                    self.convert_until("]", depth + 1), _SUPERSCRIPTS, ""
-                )
-            return f"{root_degree}√{_parenthesize(self._convert_argument(depth))}"
+                degree = _to_script_chars(self.convert_until("]", depth + 1), _SUPERSCRIPTS, "")
+            return f"{degree}√{_parenthesize(self._convert_argument(depth))}"
         if name == "mathbb":
             argument = self._convert_argument(depth)
             return _DOUBLE_STRUCK_LETTERS.get(argument, argument)
@@ -114,7 +112,7 @@ class _TexConverter:
         return name if name.isalpha() else {",": " ", ";": " ", ":": " ", "!": ""}.get(name, name)
 
 
-def _to_super_or_subscript(text: str, characters: Mapping[str, str], tex_mark: str) -> str:
+def _to_script_chars(text: str, characters: Mapping[str, str], tex_mark: str) -> str:
     """Return text in superscript or subscript characters or, without them, after `tex_mark`."""
     if text and all(character in characters for character in text):
         return "".join(characters[character] for character in text)

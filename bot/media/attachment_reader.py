@@ -165,9 +165,9 @@ class ConversionFailed(TroupeError):
 
 async def convert_in_child(kind: ConversionKind, data: bytes) -> bytes:
     """Convert a file to JPEG, text or preset JSON in a child process; raises `ConversionFailed`."""
-    module, timeout_seconds = "bot.media.conversion_child", _CONVERSION_TIMEOUT_SECONDS
+    module, max_seconds = "bot.media.conversion_child", _CONVERSION_TIMEOUT_SECONDS
     if kind == "card":
-        module, timeout_seconds = "bot.media.card_child", _CARD_TIMEOUT_SECONDS
+        module, max_seconds = "bot.media.card_child", _CARD_TIMEOUT_SECONDS
     async with _conversion_slots:
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-s", "-m", module, kind),
@@ -178,12 +178,10 @@ async def convert_in_child(kind: ConversionKind, data: bytes) -> bytes:
             **OWN_SESSION_OPTIONS,
         )
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(max_seconds):
                 output, _ = await child.communicate(data)
         except TimeoutError:
-            raise ConversionFailed(
-                f"reading a {kind} took more than {timeout_seconds:.0f} s"
-            ) from None
+            raise ConversionFailed(f"reading a {kind} took more than {max_seconds:.0f} s") from None
         finally:
             if child.returncode is None:
                 child.kill()

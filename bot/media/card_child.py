@@ -66,7 +66,7 @@ def _find_picture_url(card: Card) -> str | None:
         for asset in (assets if isinstance(assets, list) else [])
         if isinstance(asset, dict) and asset.get("type") == "icon"
     ]
-    urls = [one for one in (*icon_urls, card.fields.values.get("avatar")) if isinstance(one, str)]
+    urls = [url for url in (*icon_urls, card.fields.values.get("avatar")) if isinstance(url, str)]
     return next((url for url in urls if is_http_address(url)), None)
 
 

@@ -22,7 +22,7 @@ _MAX_SIDE_PIXELS = 1568  # providers shrink larger pictures anyway
 _JPEG_QUALITY = 85
 _FACE_SIZE = (128, 128)
 _MAX_PAGES = 100
-_MAX_LIBRARY_FILES = 64
+_MAX_OPEN_PDF_FILES = 64
 _PDF_TRAILER = b"\nstartxref\n0\n%%EOF\n"
 _PICTURE_FORMATS = ("PNG", "JPEG", "GIF", WebPImagePlugin.WebPImageFile.format, "BMP")
 
@@ -32,7 +32,7 @@ def main() -> None:
     convert = CONVERSIONS[kind]
     Image.preinit()  # imports the decoders now, because files cannot be opened later
     # pypdf imports modules when a file needs them; picture decoders are native code.
-    max_open_files = 3 if kind == "picture" else _MAX_LIBRARY_FILES
+    max_open_files = 3 if kind == "picture" else _MAX_OPEN_PDF_FILES
     limit_process(_MAX_MEMORY_BYTES, max_open_files, _MAX_CPU_SECONDS)
     try:
         converted_data = convert(sys.stdin.buffer.read())

@@ -60,9 +60,7 @@ def is_public_address(address: str) -> bool:
         ip_address = ipaddress.ip_address(address)
     except ValueError:  # has a scope, such as fe80::1%eth0
         return False
-    if ip_address.version == 6 and any(
-        ip_address in ip_range for ip_range in _EMBEDDED_IPV4_RANGES
-    ):
+    if ip_address.version == 6 and any(ip_address in network for network in _EMBEDDED_IPV4_RANGES):
         return False
     return ip_address.is_global and not ip_address.is_multicast
 

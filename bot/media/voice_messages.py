@@ -31,12 +31,11 @@ class VoiceTranscriber:
 
     async def transcribe(self, message: IncomingMessage, provider: str) -> IncomingMessage:
         """Replace a message's voice attachments with their text, preferably using `provider`."""
-        if message.wake is None or all(
-            item.kind is not MediaKind.VOICE for item in message.attachments
-        ):
+        kinds = {item.kind for item in message.attachments}
+        if message.wake is None or MediaKind.VOICE not in kinds:
             return message
-        backends = [self._backends.get(provider), *self._backends.values()]
-        backend = next((one for one in backends if one is not None and one.can_transcribe), None)
+        backends = filter(None, [self._backends.get(provider), *self._backends.values()])
+        backend = next((backend for backend in backends if backend.can_transcribe), None)
         if backend is None or not (self._is_admitted is None or await self._is_admitted(message)):
             return message
         texts = [message.text] if message.text else []
@@ -45,16 +44,14 @@ class VoiceTranscriber:
             is_usable = (
                 item.kind is MediaKind.VOICE and item.source and len(texts) < _MAX_VOICE_MESSAGES
             )
-            transcript = await self._transcribe_item(backend, message, item) if is_usable else ""
+            transcript = await self._transcribe(backend, message, item) if is_usable else ""
             if transcript:
                 texts.append(transcript)
             else:
                 other_attachments.append(item)
         return replace(message, text="\n".join(texts), attachments=tuple(other_attachments))
 
-    async def _transcribe_item(
-        self, backend: Backend, message: IncomingMessage, item: MediaItem
-    ) -> str:
+    async def _transcribe(self, backend: Backend, message: IncomingMessage, item: MediaItem) -> str:
         if item.size is not None and item.size > _MAX_AUDIO_BYTES:
             return ""
         try:

@@ -54,9 +54,9 @@ def split_credentials(address: str) -> tuple[str, str]:
 
 def require_escaped_password(address: str, *, may_contain_at_sign: bool = False) -> None:
     """Raise `ValueError`, without quoting the URL, if the password has unescaped @, /, ? or #."""
-    after_scheme = address.partition("://")[2]
-    authority = re.split("[/?#]", after_scheme, maxsplit=1)[0]
-    path, _, query = after_scheme[len(authority) :].partition("?")
+    text_after_scheme = address.partition("://")[2]
+    authority = re.split("[/?#]", text_after_scheme, maxsplit=1)[0]
+    path, _, query = text_after_scheme[len(authority) :].partition("?")
     ends_with_port = re.search(r":\d*$", authority) or ":" not in authority
     query_has_parameters = re.match(r"[\w-]+=", query) and ("@" in authority or ends_with_port)
     if (

@@ -59,7 +59,7 @@ def send_only_if(may_write: Callable[[], bool]) -> Iterator[None]:
         _may_write.reset(token)
 
 
-def check_may_send() -> None:
+def check_send_permission() -> None:
     """Raise `ConnectionFailed` if the check set by `send_only_if` forbids sending now."""
     may_write = _may_write.get()
     if may_write is not None and not may_write():
@@ -340,7 +340,7 @@ async def _record_connection_reuse(
 
 
 async def _check_write(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
-    check_may_send()
+    check_send_permission()
     context.trace_request_ctx.is_sent = True
 
 

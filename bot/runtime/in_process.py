@@ -19,7 +19,7 @@ _MAX_LISTED_REFUSALS = 100
 class InProcessRateLimits(RateLimits):
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._next_arrival_times: dict[str, float] = {}
+        self._next_arrivals: dict[str, float] = {}
         self._holders: defaultdict[str, dict[str, float]] = defaultdict(dict)
         self._waiters: defaultdict[str, dict[str, tuple[int, float, float]]] = defaultdict(dict)
         """By limit key and waiter name: urgency, start of the wait, and when the waiter expires."""
@@ -30,17 +30,14 @@ class InProcessRateLimits(RateLimits):
     @override
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
         now = self._clock.monotonic()
-        next_arrivals = [self._next_arrival_times.get(rate.key, now) for rate in rates]
+        arrivals = [self._next_arrivals.get(rate.key, now) for rate in rates]
         due_times = [
-            arrival - rate.tolerance_seconds
-            for rate, arrival in zip(rates, next_arrivals, strict=True)
+            arrival - rate.tolerance_seconds for rate, arrival in zip(rates, arrivals, strict=True)
         ]
         allowed_at = max([now, *due_times])
         if allowed_at - now <= max_wait_seconds:
-            for rate, arrival in zip(rates, next_arrivals, strict=True):
-                self._next_arrival_times[rate.key] = (
-                    max(arrival, allowed_at) + rate.interval_seconds
-                )
+            for rate, arrival in zip(rates, arrivals, strict=True):
+                self._next_arrivals[rate.key] = max(arrival, allowed_at) + rate.interval_seconds
             self._drop_expired(now)
         return allowed_at - now
 
@@ -55,16 +52,14 @@ class InProcessRateLimits(RateLimits):
     ) -> int:
         now = self._clock.monotonic()
         holders = self._holders[key]
-        for one in [one for one, until in holders.items() if until <= now]:
-            del holders[one]
-        if holder not in holders and not self._admit_waiter(key, limit - len(holders), waiter, now):
+        for expired_holder in [name for name, end in holders.items() if end <= now]:
+            del holders[expired_holder]
+        if holder not in holders and not self._admit(key, limit - len(holders), waiter, now):
             return 0
         holders[holder] = now + lease_seconds
         return len(holders)
 
-    def _admit_waiter(
-        self, key: str, free_slots: int, waiter: WaitingProcess | None, now: float
-    ) -> bool:
+    def _admit(self, key: str, free_slots: int, waiter: WaitingProcess | None, now: float) -> bool:
         """Return whether a waiter gets one of the free slots; if not, queue the waiter.
 
         Without a waiter, return whether any slot is free.
@@ -72,8 +67,8 @@ class InProcessRateLimits(RateLimits):
         if waiter is None:
             return free_slots > 0
         waiters = self._waiters[key]
-        for one in [name for name, (_, _, until) in waiters.items() if until <= now]:
-            del waiters[one]
+        for expired_waiter in [name for name, (_, _, end) in waiters.items() if end <= now]:
+            del waiters[expired_waiter]
         _, waiting_since, _ = waiters.pop(waiter.name, (0, now, now))
         own_rank = waiter.urgency, waiting_since
         if sum(other[:2] < own_rank for other in waiters.values()) < free_slots:
@@ -90,8 +85,8 @@ class InProcessRateLimits(RateLimits):
     @override
     async def take_call(self, scopes: Sequence[RateLimitScope]) -> float:
         now = self._clock.monotonic()
-        if (wait := self._seconds_until_allowed(scopes, now)) > 0:
-            return wait
+        if (seconds := self._seconds_until_allowed(scopes, now)) > 0:
+            return seconds
         for scope in scopes:
             for window in scope.windows:
                 calls = self._calls.get((scope.key, window.seconds))
@@ -116,18 +111,16 @@ class InProcessRateLimits(RateLimits):
     @override
     async def blocked_calls(self) -> Sequence[BlockedCalls]:
         now = self._clock.monotonic()
-        wait_seconds = {
-            scope: until - now for scope, until in self._refused_until.items() if until > now
-        }
+        wait_seconds = {scope: end - now for scope, end in self._refused_until.items() if end > now}
         return longest_refusals(wait_seconds)
 
     def _seconds_until_allowed(self, scopes: Sequence[RateLimitScope], now: float) -> float:
-        wait = 0.0
+        seconds = 0.0
         for scope in scopes:
-            wait = max(wait, self._refused_until.get(scope.key, now) - now)
+            seconds = max(seconds, self._refused_until.get(scope.key, now) - now)
             for window in scope.windows:
-                wait = max(wait, self._seconds_until_window_allows(scope.key, window, now))
-        return wait
+                seconds = max(seconds, self._seconds_until_window_allows(scope.key, window, now))
+        return seconds
 
     def _seconds_until_window_allows(self, key: str, window: CallWindow, now: float) -> float:
         """Return the seconds until enough calls have left the sliding window to allow another."""
@@ -138,10 +131,8 @@ class InProcessRateLimits(RateLimits):
         return 0.0 if len(calls) < allowed_count else calls[-allowed_count] + window.seconds - now
 
     def _drop_expired(self, now: float) -> None:
-        if len(self._next_arrival_times) > _MAX_TRACKED_KEYS:
-            self._next_arrival_times = {
-                key: at for key, at in self._next_arrival_times.items() if at > now
-            }
+        if len(self._next_arrivals) > _MAX_TRACKED_KEYS:
+            self._next_arrivals = {key: at for key, at in self._next_arrivals.items() if at > now}
         for end_times in (self._refused_until, self._learned_until):
             if len(end_times) > _MAX_TRACKED_KEYS:
                 for key in [key for key, at in end_times.items() if at <= now]:
@@ -153,7 +144,7 @@ class InProcessRateLimits(RateLimits):
 
 
 def longest_refusals(wait_seconds: Mapping[str, float]) -> Sequence[BlockedCalls]:
-    longest_waits = sorted(wait_seconds.items(), key=lambda one: -one[1])[:_MAX_LISTED_REFUSALS]
+    longest_waits = sorted(wait_seconds.items(), key=lambda wait: -wait[1])[:_MAX_LISTED_REFUSALS]
     return [BlockedCalls(scope, seconds) for scope, seconds in longest_waits]
 
 

@@ -73,7 +73,7 @@ class KeyedWorkerPool(Generic[Item]):
 
     def __post_init__(self) -> None:
         self._held_keys: dict[str, None] = {}  # woken keys on hold, in the order of their wake-ups
-        self._held_until = math.inf  # when to call `seconds_on_hold` again for all of them
+        self._next_release_at = math.inf  # when to call `seconds_on_hold` again for all of them
         self._cancel_release: Callable[[], None] = lambda: None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken_keys: dict[str, None] = {}  # in the order of their wake-ups
@@ -165,16 +165,12 @@ class KeyedWorkerPool(Generic[Item]):
 
     def _select_next_keys(self, free_slots: int) -> list[str]:
         """Return the keys to claim next: urgent keys, then others, each in the order woken."""
-        urgent_keys, woken_keys = list[str](), self._woken_keys
+        urgent_keys, keys = list[str](), self._woken_keys
         if self._urgent_keys:
             limit = min(free_slots + self.extra_urgent_slots, _MAX_CLAIMED_KEYS)
-            ready_keys = (
-                key for key in woken_keys if key in self._urgent_keys and key not in self._tasks
-            )
-            urgent_keys = list(itertools.islice(ready_keys, max(0, limit)))
-        other_keys = (
-            [key for key in woken_keys if key not in urgent_keys] if urgent_keys else woken_keys
-        )
+            next_keys = (key for key in keys if key in self._urgent_keys and key not in self._tasks)
+            urgent_keys = list(itertools.islice(next_keys, max(0, limit)))
+        other_keys = [key for key in keys if key not in urgent_keys] if urgent_keys else keys
         return urgent_keys + self._select_unheld_keys(
             other_keys, min(free_slots, _MAX_CLAIMED_KEYS) - len(urgent_keys)
         )
@@ -203,15 +199,15 @@ class KeyedWorkerPool(Generic[Item]):
 
     def _schedule_release(self, seconds: float) -> None:
         release_at = self.clock.monotonic() + seconds
-        if release_at < self._held_until:
+        if release_at < self._next_release_at:
             self._cancel_release()
-            self._held_until = release_at
+            self._next_release_at = release_at
             self._cancel_release = self.clock.call_later(seconds, self._release_held_keys)
 
     def _release_held_keys(self) -> None:
         self._woken_keys = {**self._held_keys, **self._woken_keys}
         self._held_keys.clear()
-        self._held_until = math.inf
+        self._next_release_at = math.inf
         self._keys_changed.set()
 
     async def _claim_and_start(self, keys: Sequence[str]) -> None:

@@ -41,8 +41,8 @@ async def wait_or_abandon(seconds: float, work: Awaitable[T]) -> T:
     """
     task = asyncio.ensure_future(work)
     try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        if done:
+        done_tasks, _ = await asyncio.wait({task}, timeout=seconds)
+        if done_tasks:
             return task.result()
     finally:  # has no effect on a task that is done
         _abandoned_tasks.add(task)
@@ -69,7 +69,7 @@ class StopFlag:
         """Whether a new answer replaces the stopped one."""
         self.is_withdrawn = False
         """Whether the question was deleted, so that the answer is discarded."""
-        self._last_shown_part: int | None = None
+        self._last_seen_part: int | None = None
         self._current_part = self._part_char_count = 0
         self._task: asyncio.Task[object] | None = None
         self._is_cancelled = False
@@ -77,7 +77,7 @@ class StopFlag:
 
     def request(self) -> None:
         """Stop the answer: end the running block now, and prevent further blocks."""
-        if self._last_shown_part is None or self.is_withdrawn:
+        if self._last_seen_part is None or self.is_withdrawn:
             self.is_superseded = False
             self._stop()
 
@@ -88,11 +88,7 @@ class StopFlag:
 
     def supersede(self) -> None:
         """Stop the answer in favor of a new one, unless a stop was requested."""
-        if (
-            not self.is_requested
-            and self._last_shown_part is None
-            and not self._ignores_superseding
-        ):
+        if not self.is_requested and self._last_seen_part is None and not self._ignores_superseding:
             self.is_superseded = True
             self._stop()
 
@@ -104,26 +100,26 @@ class StopFlag:
         """Reset the flag before generating the answer that replaces a superseded one."""
         self.is_requested = self.is_superseded = self._is_cancelled = False
 
-    def resume_until_text(self, last_shown_part: int) -> None:
+    def resume_until_text(self, last_seen_part: int) -> None:
         """Resume a stopped answer just long enough to fill the messages readers already saw.
 
-        An earlier process sent these messages, up to `last_shown_part`. If the answer stayed
+        An earlier process sent these messages, up to `last_seen_part`. If the answer stayed
         empty, they would be deleted.
         """
         self.reset()
-        self._last_shown_part = last_shown_part
+        self._last_seen_part = last_seen_part
 
     def start_part(self, part_number: int) -> None:
         """Record that the text passed to `count_text` from now on belongs to this part."""
         self._current_part, self._part_char_count = part_number, 0
 
     def count_text(self, text: str) -> None:
-        """Count generated text; after `resume_until_text`, stop the answer if it is long enough."""
+        """Count new characters; after `resume_until_text`, stop the answer once it has enough."""
         self._part_char_count += len(text)
-        if self._last_shown_part is None or self._current_part < self._last_shown_part:
+        if self._last_seen_part is None or self._current_part < self._last_seen_part:
             return
         if self._part_char_count >= _MIN_RESUMED_CHARS:
-            self._last_shown_part = None
+            self._last_seen_part = None
             self._stop()
 
     def _stop(self) -> None:

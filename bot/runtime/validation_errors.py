@@ -6,7 +6,7 @@ from pydantic_core import ErrorDetails
 
 from bot.texts.text import error_text, marked, translatable, translatable_count
 
-_MESSAGES_BY_TYPE: Final = {
+_MESSAGES_BY_ERROR_TYPE: Final = {
     **dict.fromkeys(
         ("int_parsing", "int_type", "int_from_float", "int_parsing_size"),
         marked("should be a whole number (an integer)"),
@@ -43,7 +43,7 @@ def describe_validation_error(problem: ErrorDetails) -> str:
             "should have at least {count} characters",
             problem["ctx"]["min_length"],
         )
-    words = _MESSAGES_BY_TYPE.get(problem["type"])
+    words = _MESSAGES_BY_ERROR_TYPE.get(problem["type"])
     if words is not None:
         return translatable(words, **problem.get("ctx", {}))
     if problem["type"] == "value_error":

@@ -19,7 +19,7 @@ from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
 from bot.replying.answer_parts import PartDestinations
 from bot.replying.live_reply import LiveReply, StreamBuffer, TypingIndicator, final_parts
 from bot.replying.split import split
-from bot.runtime.http_client import ConnectionFailed, check_may_send
+from bot.runtime.http_client import ConnectionFailed, check_send_permission
 from tests.fakes import CHAT, LIMITS, FakeClock, FakeSurface, run_ready_tasks
 
 ENOUGH = "Thirty characters are enough to open a message."
@@ -263,7 +263,7 @@ async def test_edit_that_waited_too_long_is_not_sent(setup: Setup) -> None:
             nonlocal written
             setup.may_edit = False  # the process stood still where the edit waited for its rate
             try:
-                check_may_send()
+                check_send_permission()
             except ConnectionFailed as error:
                 raise Unreachable(str(error)) from None
             written += 1

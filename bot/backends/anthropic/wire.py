@@ -77,7 +77,7 @@ _PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
         ),
     ),
 }
-_PARAMETERS = ParameterTable(
+_PARAMETER_TABLE = ParameterTable(
     _PARAMETER_CHECKS,
     translatable("the Messages API supports {names}", names=", ".join(sorted(_PARAMETER_CHECKS))),
 )
@@ -85,7 +85,7 @@ _PARAMETERS = ParameterTable(
 
 def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> list[str]:
     """Return an error line for each parameter that the API does not support."""
-    return [*_PARAMETERS.find_problems(parameters_to_send(parameters))]
+    return [*_PARAMETER_TABLE.find_problems(parameters_to_send(parameters))]
 
 
 def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
@@ -136,7 +136,7 @@ def _estimate_reasoning_tokens(thinking_config: Mapping[str, Any]) -> int:
 
 _DATA_URI = re.compile(r"data:(image/(?:jpeg|png|gif|webp));base64,")
 _HTTP_URL = re.compile(r"https?://")
-_MAX_URL_CHARS = 40
+_MAX_SHOWN_URL_CHARS = 40
 _UNREADABLE_IMAGE_NOTICE = translatable(
     "This preset has an image that the model cannot read; the bot's operator has to fix it."
 )
@@ -167,33 +167,29 @@ def to_wire(
 ) -> dict[str, Any]:
     """Build a request; raise `BackendUnavailable` if the API would reject the prompt."""
     prefill = (Message("assistant", prompt.begun),) if prompt.begun else ()
-    all_messages = (*prompt.messages, *prefill)
-    roles = [message.role for message in all_messages]
+    messages = (*prompt.messages, *prefill)
+    roles = [message.role for message in messages]
     system_count = next((index for index, role in enumerate(roles) if role != "system"), len(roles))
-    system_blocks = [
-        block for message in all_messages[:system_count] for block in _to_blocks(message)
-    ]
-    messages = _merge_messages_by_role(all_messages[system_count:])
-    if not messages or messages[0]["role"] == "assistant":
-        messages.insert(0, {"role": "user", "content": [_to_text_block(_FIRST_USER_TEXT)]})
-    if messages[-1]["role"] == "assistant":
+    system_blocks = [block for message in messages[:system_count] for block in _to_blocks(message)]
+    turns = _merge_messages_by_role(messages[system_count:])
+    if not turns or turns[0]["role"] == "assistant":
+        turns.insert(0, {"role": "user", "content": [_to_text_block(_FIRST_USER_TEXT)]})
+    if turns[-1]["role"] == "assistant":
         if can_continue(prompt, model):  # the API rejects trailing white space
-            last_block = messages[-1]["content"][-1]
+            last_block = turns[-1]["content"][-1]
             last_block["text"] = last_block["text"].rstrip()
         else:  # this model rejects a prefilled answer
-            messages.pop()
+            turns.pop()
     if cache_ttl != "off":
-        _mark_stable_prefix(system_blocks, messages, cache_ttl)
-    messages += build_exchange_messages(prompt)
+        _mark_stable_prefix(system_blocks, turns, cache_ttl)
+    turns += build_exchange_messages(prompt)
     body = {"model": model, **to_parameters(prompt, model), **build_tool_fields(prompt)}
     # While thinking is on, the API requires the thinking blocks of all earlier tool calls.
     if not all(map(find_thinking_blocks, prompt.tool_exchanges)):
         body.pop("thinking", None)
     if system_blocks:
         body["system"] = system_blocks
-    body["messages"] = [
-        {**message, "content": _to_content(message["content"])} for message in messages
-    ]
+    body["messages"] = [{**turn, "content": _to_content(turn["content"])} for turn in turns]
     # The API rejects white space as a stop string; our own search of the answer covers it.
     if stop_strings := [text for text in collect_stop_strings(prompt) if text.strip()]:
         body["stop_sequences"] = stop_strings
@@ -237,20 +233,20 @@ def _to_image_source(image: Image) -> dict[str, str]:
     if _HTTP_URL.match(image.url):
         return {"type": "url", "url": image.url}
     raise BackendUnavailable(
-        f"the image {image.url[:_MAX_URL_CHARS]!r} is neither a link nor a base64 `data:` URI of"
-        " a JPEG, PNG, GIF, or WebP",
+        f"the image {image.url[:_MAX_SHOWN_URL_CHARS]!r} is neither a link nor a base64 `data:` URI"
+        " of a JPEG, PNG, GIF, or WebP",
         _UNREADABLE_IMAGE_NOTICE,
     )
 
 
 def _mark_stable_prefix(
-    system: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]], ttl: Literal["5m", "1h"]
+    system: Sequence[dict[str, Any]], turns: Sequence[dict[str, Any]], ttl: Literal["5m", "1h"]
 ) -> None:
     """Set up to four cache breakpoints in the prefix that the next prompt will share."""
     cache_control = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
     breakpoint_blocks = [*system[:1], *system[-1:]]
-    answer_messages = (each for each in reversed(messages[:-1]) if each["role"] == "assistant")
-    breakpoint_blocks += [answer["content"][-1] for answer in answer_messages][:1]
+    answer_turns = (turn for turn in reversed(turns[:-1]) if turn["role"] == "assistant")
+    breakpoint_blocks += [answer["content"][-1] for answer in answer_turns][:1]
     for block in breakpoint_blocks:
         block["cache_control"] = cache_control
 
@@ -405,10 +401,8 @@ def build_tool_fields(prompt: Prompt) -> dict[str, Any]:
 
 def build_exchange_messages(prompt: Prompt) -> Iterator[dict[str, Any]]:
     for exchange_index, exchange in enumerate(prompt.tool_exchanges):
-        valid_ids = (_INVALID_NAME_CHARS.sub("_", call.id) for call in exchange.calls)
-        call_ids = [
-            f"{exchange_index}_{index}_{valid_id}" for index, valid_id in enumerate(valid_ids)
-        ]
+        safe_ids = (_INVALID_NAME_CHARS.sub("_", call.id) for call in exchange.calls)
+        call_ids = [f"{exchange_index}_{index}_{safe_id}" for index, safe_id in enumerate(safe_ids)]
         text = [{"type": "text", "text": exchange.text}] if exchange.text.strip() else []
         calls = [
             {"type": "tool_use", "id": each, "name": _clean_name(call), "input": _parse_input(call)}

@@ -94,10 +94,8 @@ class ToolCallParser:
         call.add_arguments(arguments)
         call.add_fields({key: value for key, value in delta.items() if key not in _CALL_FIELDS})
         if fields is not delta:
-            extra_fields = {
-                key: value for key, value in fields.items() if key not in _FUNCTION_FIELDS
-            }
-            call.add_fields({"function": extra_fields} if extra_fields else {})
+            extras = {key: value for key, value in fields.items() if key not in _FUNCTION_FIELDS}
+            call.add_fields({"function": extras} if extras else {})
 
     def _find_continued_call(
         self, index: int | None, call_id: str, name: str, arguments: str, delta_position: int
@@ -108,10 +106,10 @@ class ToolCallParser:
         by index, then to the last call. Only a delta with a name can start a call.
         """
         calls_with_id = [call for call in self._calls if call_id and call.id == call_id]
-        candidates = calls_with_id or self._calls
-        calls_at_index = [call for call in candidates if index is None or call.index == index]
+        candidate_calls = calls_with_id or self._calls
+        calls_at_index = [call for call in candidate_calls if index is None or call.index == index]
         if not name or calls_with_id:
-            calls_at_index = calls_at_index or candidates
+            calls_at_index = calls_at_index or candidate_calls
         if not calls_at_index:
             return None
         call = calls_at_index[-1]
@@ -130,10 +128,10 @@ class ToolCallParser:
     @property
     def calls(self) -> tuple[ToolCall, ...]:
         calls_by_id: dict[str, ToolCall] = {}
-        for number, call in enumerate(self._calls[:MAX_TOOL_CALLS]):
-            call_id = to_storable_text(call.id)[:MAX_NAME_CHARS] or f"call_{number}"
+        for call_number, call in enumerate(self._calls[:MAX_TOOL_CALLS]):
+            call_id = to_storable_text(call.id)[:MAX_NAME_CHARS] or f"call_{call_number}"
             if call_id in calls_by_id:  # results are matched to calls by their ids
-                call_id = f"{call_id[: MAX_NAME_CHARS - 2]}_{number}"
+                call_id = f"{call_id[: MAX_NAME_CHARS - 2]}_{call_number}"
             if call.name:
                 calls_by_id[call_id] = ToolCall(
                     call_id,

@@ -92,7 +92,7 @@ def _compile_alternatives(patterns: Iterable[str]) -> re.Pattern[bytes]:
 
 def _compile_number_patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
     expanded_patterns = (
-        one.replace("NUMBER", _NUMBER_PATTERN).replace("IS", _EQUALS_PATTERN) for one in patterns
+        text.replace("NUMBER", _NUMBER_PATTERN).replace("IS", _EQUALS_PATTERN) for text in patterns
     )
     return [re.compile(pattern, re.IGNORECASE) for pattern in expanded_patterns]
 
@@ -102,9 +102,7 @@ _KNOWN_ERRORS = [
     _KnownError(**{**one, "words": _compile_alternatives(one["words"]) if "words" in one else None})
     for one in _CATALOG["refusals"]
 ]
-_WORD_PATTERNS = {
-    name: _compile_alternatives(patterns) for name, patterns in _CATALOG["words"].items()
-}
+_ERROR_PATTERNS = {name: _compile_alternatives(words) for name, words in _CATALOG["words"].items()}
 _CONTEXT_TOKENS_PATTERNS, _PROMPT_TOKENS_PATTERNS = (
     _compile_number_patterns(_CATALOG["figures"][name]) for name in ("context", "prompt")
 )
@@ -191,10 +189,10 @@ def translate_status(
     prompts, so the message quotes only its error codes and the names in `parameter_names`.
     """
     if status >= HTTPStatus.BAD_REQUEST:
-        refusal = _translate_refusal(endpoint, model, status, body)
+        refusal = _find_refusal(endpoint, model, status, body)
         if refusal is not None:
             return refusal
-    if status == HTTPStatus.SERVICE_UNAVAILABLE and _WORD_PATTERNS["loading"].search(body):
+    if status == HTTPStatus.SERVICE_UNAVAILABLE and _ERROR_PATTERNS["loading"].search(body):
         return RequestFailed(
             f"{endpoint} is still loading the model {model!r} ({status}); try again later",
             notice=_LOADING_NOTICE,
@@ -216,7 +214,7 @@ def translate_status(
     if status < HTTPStatus.BAD_REQUEST:
         setting_name = endpoint.setting_name("BASE_URL")
         problem = f"redirects to another address ({status}); correct {setting_name}"
-    elif status == HTTPStatus.BAD_REQUEST and _WORD_PATTERNS["unreadable_image"].search(body):
+    elif status == HTTPStatus.BAD_REQUEST and _ERROR_PATTERNS["unreadable_image"].search(body):
         problem = "cannot read an image in the prompt (400); replace the image in the preset"
     else:
         quoted_details = _quote_codes(body) + _find_named_parameters(body, parameter_names)
@@ -241,14 +239,12 @@ def format_duration(seconds: float) -> str:
     return f"{math.ceil(seconds)} s"
 
 
-def _translate_refusal(
-    endpoint: Endpoint, model: str, status: int, body: bytes
-) -> RequestFailed | None:
+def _find_refusal(endpoint: Endpoint, model: str, status: int, body: bytes) -> RequestFailed | None:
     refusal = next((error for error in _KNOWN_ERRORS if error.matches(status, body)), None)
     # llama.cpp and proxies use 500 for errors that others report as 400.
     if refusal is None or (status > HTTPStatus.INTERNAL_SERVER_ERROR and refusal.kind != "memory"):
         return None
-    is_permanent = refusal.is_permanent or _WORD_PATTERNS["always_too_large"].search(body)
+    is_permanent = refusal.is_permanent or _ERROR_PATTERNS["always_too_large"].search(body)
     if status in _TRANSIENT_STATUSES and not is_permanent:
         return None
     problem = refusal.message.format(

@@ -25,14 +25,14 @@ from bot.ports import Backend, Clock, TextTokenCounter
 from bot.prompting.text.tokens import EncodingCounter, find_encoding, get_counter_for_model
 
 _INITIAL_TOKEN_RATIO = 1.25  # assumed for an unknown tokenizer; most yield fewer tokens
-_ESTIMATE_MARGIN = 1.05
+_SAFETY_FACTOR = 1.05
 _TOKEN_RATIO_DECAY = 0.98  # per answer
 _MIN_TOKEN_RATIO, _MAX_TOKEN_RATIO = 0.5, 4.0  # in case a service reports wrong counts
 _MAX_LEARNED_MESSAGES = 32  # counting a longer prompt again costs too much time
 _MIN_TOKENS_TO_LEARN_FROM = 100  # in shorter prompts, text that the service adds distorts the ratio
 _CONTEXT_TO_ANSWER_RATIO = 4  # a quarter of the context, for an answer without a limit
 # The assumed context size, if unreported, as a share of a rejected prompt's tokens.
-_ASSUMED_CONTEXT_TO_PROMPT_RATIO = 0.9
+_ASSUMED_CONTEXT_SHARE = 0.9
 S = TypeVar("S", bound=HttpProviderSettings)
 
 
@@ -43,51 +43,45 @@ class PromptTokenEstimator:
         self._ratios_by_model: dict[str, float] = {}
 
     async def count_prompt(self, prompt: Prompt, model: str) -> int:
-        token_counter, ratio = self._find_counter_and_ratio(model)
-        return math.ceil(await token_counter.count_prompt(prompt) * ratio)
+        counter, ratio = self._find_counter_and_ratio(model)
+        return math.ceil(await counter.count_prompt(prompt) * ratio)
 
     async def text_counter(self, model: str) -> TextTokenCounter:
         """Return a token counter for texts; it ignores the model's correction factor."""
-        token_counter, _ = self._find_counter_and_ratio(model)
-        await token_counter.load()
-        return token_counter
+        counter, _ = self._find_counter_and_ratio(model)
+        await counter.load()
+        return counter
 
-    def learn_from_count(self, prompt: Prompt, model: str, token_count: int) -> None:
+    def learn_from_count(self, prompt: Prompt, model: str, tokens: int) -> None:
         """Adjust the model's correction factor to a reported token count (0: unknown)."""
-        token_counter, old_ratio = self._find_counter_and_ratio(model)
-        if (
-            token_count <= 0
-            or len(prompt.messages) > _MAX_LEARNED_MESSAGES
-            or not token_counter.is_loaded
-        ):
+        counter, old_ratio = self._find_counter_and_ratio(model)
+        if tokens <= 0 or len(prompt.messages) > _MAX_LEARNED_MESSAGES or not counter.is_loaded:
             return
         has_images = any(map(attrgetter("parts"), prompt.messages))
         if has_images or prompt.tools or prompt.tool_exchanges:  # not counted here
             return
-        estimated_count = token_counter.prompt_tokens(prompt)
-        if estimated_count < _MIN_TOKENS_TO_LEARN_FROM:
+        estimated_tokens = counter.prompt_tokens(prompt)
+        if estimated_tokens < _MIN_TOKENS_TO_LEARN_FROM:
             return
-        ratio = token_count / estimated_count
+        ratio = tokens / estimated_tokens
         new_ratio = max(old_ratio, ratio)
         if find_encoding(model) is None:
-            new_ratio = max(old_ratio * _TOKEN_RATIO_DECAY, ratio * _ESTIMATE_MARGIN)
+            new_ratio = max(old_ratio * _TOKEN_RATIO_DECAY, ratio * _SAFETY_FACTOR)
         self._ratios_by_model[model] = min(_MAX_TOKEN_RATIO, max(_MIN_TOKEN_RATIO, new_ratio))
 
-    def learn_from_overflow(
-        self, prompt: Prompt, model: str, overflow: ContextOverflow
-    ) -> int | None:
+    def learn_from_error(self, prompt: Prompt, model: str, overflow: ContextOverflow) -> int | None:
         """Adjust the model's correction factor to a rejected prompt; return the new estimate."""
-        token_counter, ratio = self._find_counter_and_ratio(model)
-        if not token_counter.is_loaded:
+        counter, ratio = self._find_counter_and_ratio(model)
+        if not counter.is_loaded:
             return None
-        counted_tokens = max(1, token_counter.prompt_tokens(prompt))
+        counted_tokens = max(1, counter.prompt_tokens(prompt))
         estimate, context_tokens = math.ceil(counted_tokens * ratio), overflow.context_tokens
         prompt_tokens = overflow.prompt_tokens
         if prompt_tokens is None and context_tokens is not None and estimate <= context_tokens:
             prompt_tokens = context_tokens + 1
         if prompt_tokens is not None and prompt_tokens > estimate:
             self._ratios_by_model[model] = min(
-                _MAX_TOKEN_RATIO, prompt_tokens / counted_tokens * _ESTIMATE_MARGIN
+                _MAX_TOKEN_RATIO, prompt_tokens / counted_tokens * _SAFETY_FACTOR
             )
         return max(estimate, prompt_tokens or 0)
 
@@ -133,10 +127,10 @@ class HttpChatBackend(Backend, Generic[S]):
         return self._request_runner.run(request, report_prompt_tokens, report_context_overflow)
 
     def _learn_context_limit(self, prompt: Prompt, model: str, overflow: ContextOverflow) -> None:
-        estimated_tokens = self._estimator.learn_from_overflow(prompt, model, overflow)
+        estimated_tokens = self._estimator.learn_from_error(prompt, model, overflow)
         context_tokens = overflow.context_tokens
         if context_tokens is None and estimated_tokens is not None:
-            context_tokens = int(estimated_tokens * _ASSUMED_CONTEXT_TO_PROMPT_RATIO)
+            context_tokens = int(estimated_tokens * _ASSUMED_CONTEXT_SHARE)
         if context_tokens is not None:
             self._learned_context_tokens[model] = context_tokens
 

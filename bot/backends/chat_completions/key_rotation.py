@@ -62,7 +62,7 @@ class KeyRotation(Generic[C]):
         keys = [key.get_secret_value() for key in settings.keys]
         self._configured_keys = [key for key in keys if key not in file_keys]
         self._connections: dict[str | None, C] = {}  # including keys since removed from the file
-        self._usable_at = defaultdict[str | None, float](float)  # in monotonic seconds
+        self._pause_end_times = defaultdict[str | None, float](float)  # in monotonic seconds
         self._key_queue = deque[str | None]()
         self._connect_with_keys(keys or [None])
 
@@ -80,7 +80,7 @@ class KeyRotation(Generic[C]):
             try:
                 return await send_with_connection(self._connections[key])
             except HttpStatusError as error:
-                if not (self._skip_if_refused(key, error) and tries_left and self._has_usable_key):
+                if not (self._skip_refused_key(key, error) and tries_left and self._has_usable_key):
                     raise
         raise AssertionError("the last attempt returns or raises")
 
@@ -93,16 +93,16 @@ class KeyRotation(Generic[C]):
 
     @property
     def _has_usable_key(self) -> bool:
-        return min(self._usable_at[key] for key in self._key_queue) <= self._clock.monotonic()
+        return min(self._pause_end_times[key] for key in self._key_queue) <= self._clock.monotonic()
 
     def _choose_next_key(self) -> str | None:
         """Return the next usable key or, if there is none, the key that becomes usable first."""
         now = self._clock.monotonic()
-        key = min(self._key_queue, key=lambda candidate: max(now, self._usable_at[candidate]))
+        key = min(self._key_queue, key=lambda candidate: max(now, self._pause_end_times[candidate]))
         self._key_queue.rotate(-1 - self._key_queue.index(key))
         return key
 
-    def _skip_if_refused(self, key: str | None, error: HttpStatusError) -> bool:
+    def _skip_refused_key(self, key: str | None, error: HttpStatusError) -> bool:
         """Skip a key for a while if the service refused it, and return whether it was refused."""
         match error.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
@@ -115,7 +115,7 @@ class KeyRotation(Generic[C]):
         if len(self._key_queue) > 1:
             number = [*self._connections].index(key) + 1
             _log.warning("key_skipped", number=number, status=error.status, seconds=pause_seconds)
-            self._usable_at[key] = self._clock.monotonic() + pause_seconds
+            self._pause_end_times[key] = self._clock.monotonic() + pause_seconds
         return True
 
     def _reload_key_file(self) -> None:

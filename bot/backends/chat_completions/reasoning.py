@@ -91,7 +91,7 @@ def match_tag(text: str, position: int, *, more_may_follow: bool = False) -> Tag
     If `more_may_follow`, return `INCOMPLETE` where more text could complete a tag.
     """
     longest_tag: Tag | None = None
-    for pattern, kind, family in _find_possible_tags(text[position : position + _TAG_PREFIX_CHARS]):
+    for pattern, kind, family in _filter_tags(text[position : position + _TAG_PREFIX_CHARS]):
         match = pattern.match(text, position, partial=more_may_follow)
         if match is None:
             continue
@@ -108,9 +108,7 @@ def match_tag(text: str, position: int, *, more_may_follow: bool = False) -> Tag
 
 
 @lru_cache(4096)
-def _find_possible_tags(
-    prefix: str,
-) -> "Sequence[tuple[regex.Pattern[str], TagKind, _TagFamily | None]]":
+def _filter_tags(prefix: str) -> "Sequence[tuple[regex.Pattern[str], TagKind, _TagFamily | None]]":
     return [tag for tag in _REASONING_TAGS if tag[0].match(prefix, partial=True)]
 
 
@@ -119,9 +117,7 @@ def _compile_end_tag(template: str, groups: tuple[tuple[str, str], ...]) -> "reg
     return _compile_pattern(template.format(**{name: regex.escape(text) for name, text in groups}))
 
 
-def find_reasoning_tokens(
-    template: str, vocabulary: Iterable[str]
-) -> tuple[tuple[str, ...], set[str]]:
+def find_tag_tokens(template: str, vocabulary: Iterable[str]) -> tuple[tuple[str, ...], set[str]]:
     """Return the model's tokens that are reasoning tags, and the subset that ends reasoning."""
     words = [*_TAG_IN_TEMPLATE.findall(template), *vocabulary]
     all_text = " ".join([template, *words])
@@ -167,7 +163,7 @@ NO_FORMAT = ReasoningFormat(may_have_tags=False)
 
 def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningFormat:
     """Detect a model's reasoning format from its chat template and special tokens."""
-    tokens, end_tokens = find_reasoning_tokens(template or "", vocabulary)
+    tokens, end_tokens = find_tag_tokens(template or "", vocabulary)
     return ReasoningFormat(
         special_tokens=tokens, end_tokens=frozenset(end_tokens), keeps_tool_calls=bool(tokens)
     )
@@ -208,7 +204,7 @@ class ReasoningParser:
         self._has_reasoned = False
         self._wrapper_end_pattern: regex.Pattern[str] | None = None
         self._buffer = ""
-        self._is_final = False  # no more text will arrive
+        self._has_all_text = False  # no more text will arrive
         self._has_tool_calls = False  # tool calls follow the text
         self._is_in_fence, self._last_line = False, ""  # to recognize tags in code
         self._new_texts: list[str] = []
@@ -245,7 +241,7 @@ class ReasoningParser:
 
     def flush(self, *, is_cut: bool = False, has_tool_calls: bool = False) -> SeparatedText:
         """End the answer (`is_cut`: it was cut off), and return the text still held back."""
-        self._is_final, self._has_tool_calls = True, has_tool_calls
+        self._has_all_text, self._has_tool_calls = True, has_tool_calls
         while self._buffer and self._parse_step():
             pass
         if self._end_pattern is not None:
@@ -276,7 +272,7 @@ class ReasoningParser:
         self._new_texts.append(answer)
 
     def _parse_reasoning(self, end_pattern: "regex.Pattern[str]") -> bool:
-        match = end_pattern.search(self._buffer, partial=not self._is_final)
+        match = end_pattern.search(self._buffer, partial=not self._has_all_text)
         end_tag_start = len(self._buffer) if match is None else match.start()
         self._add_reasoning(self._buffer[:end_tag_start])
         if match is None or match.partial:
@@ -294,7 +290,7 @@ class ReasoningParser:
         text = self._buffer.lstrip()
         if not text:
             return False
-        tag = match_tag(text, 0, more_may_follow=not self._is_final)
+        tag = match_tag(text, 0, more_may_follow=not self._has_all_text)
         if tag is INCOMPLETE:
             return False
         if tag and (tag.kind is not TagKind.WRAPPER or self._has_reasoned):
@@ -335,7 +331,7 @@ class ReasoningParser:
                 if text_after.strip() or "<s>" in self._find_code_context(text_before)[1]:
                     continue
                 self._emit_answer(self._buffer[:start])
-                self._buffer = "" if self._is_final else self._buffer[start:]
+                self._buffer = "" if self._has_all_text else self._buffer[start:]
                 return False
             if tag.kind is TagKind.LONE_END:
                 return self._handle_unmatched_end_tag(tag.text, text_before, text_after)
@@ -347,11 +343,10 @@ class ReasoningParser:
         return self._hold_back_from(len(self._buffer))
 
     def _match_buffered_tag(self, position: int) -> Tag | None:
-        tag = match_tag(self._buffer, position, more_may_follow=not self._is_final)
+        more_may_follow = not self._has_all_text
+        tag = match_tag(self._buffer, position, more_may_follow=more_may_follow)
         if self._wrapper_end_pattern is not None and tag is not INCOMPLETE:
-            match = self._wrapper_end_pattern.match(
-                self._buffer, position, partial=not self._is_final
-            )
+            match = self._wrapper_end_pattern.match(self._buffer, position, partial=more_may_follow)
             if match is not None:
                 return INCOMPLETE if match.partial else Tag(TagKind.MARKER, match[0])
         return None if tag and tag.kind is TagKind.WRAPPER else tag
@@ -364,7 +359,7 @@ class ReasoningParser:
         Return False if more text is needed to decide.
         """
         remaining_text = text_after.lstrip()
-        if not remaining_text and not self._is_final:
+        if not remaining_text and not self._has_all_text:
             return self._hold_back_from(len(text_before))
         _, line = self._find_code_context(text_before)
         is_at_line_edge = not line or "\n" in text_after[: len(text_after) - len(remaining_text)]
@@ -393,10 +388,8 @@ class ReasoningParser:
 
     def _find_code_context(self, text_before: str) -> tuple[bool, str]:
         """Return whether `text_before` ends in a code block, and the unfinished line at its end."""
-        new_text = "".join(self._new_texts)
-        self._is_in_fence, self._last_line = _track_fence(
-            self._is_in_fence, self._last_line, new_text
-        )
+        text = "".join(self._new_texts)
+        self._is_in_fence, self._last_line = _track_fence(self._is_in_fence, self._last_line, text)
         self._new_texts.clear()
         return _track_fence(self._is_in_fence, self._last_line, text_before)
 

@@ -67,9 +67,7 @@ _LOADING_POLL_SECONDS = 1.0
 _PAUSED_NOTICE = translatable(
     "The model's provider has failed several times in a row. Please try again in a minute."
 )
-_INTERRUPTED_NOTICE = translatable(
-    "The model stopped in the middle of its answer. Please try again."
-)
+_CUT_OFF_NOTICE = translatable("The model stopped in the middle of its answer. Please try again.")
 
 
 class Timeouts:
@@ -217,8 +215,8 @@ class ChatRequestRunner:
     def model_health(self) -> Sequence[ModelHealth]:
         """Return each model's latest failures, and whether its circuit breaker is open."""
         return [
-            ModelHealth(model, one.is_open, len(one.outcomes), one.outcomes.count(False))
-            for model, one in self._breakers.items()
+            ModelHealth(name, breaker.is_open, len(breaker.outcomes), breaker.outcomes.count(False))
+            for name, breaker in self._breakers.items()
         ]
 
     async def run(
@@ -284,17 +282,17 @@ class ChatRequestRunner:
 
     def _raise_if_still_failing(self, request: ChatRequest) -> None:
         """Raise the model's last error again if it probably persists and a fallback can answer."""
-        skipped_until, error = self._lasting_errors.get(request.model, (0.0, None))
+        error_expires_at, error = self._lasting_errors.get(request.model, (0.0, None))
         if error is None or not request.has_fallback:
             return
-        if self._clock.monotonic() < skipped_until:
+        if self._clock.monotonic() < error_expires_at:
             raise BackendUnavailable(str(error), error.notice) from error
         self._record_lasting_error(error, request.model)  # lets this request try the model again
 
     def _record_lasting_error(self, error: RequestFailed, model: str) -> None:
         if error.affects_other_prompts:
-            skipped_until = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
-            self._lasting_errors[model] = skipped_until, error
+            error_expires_at = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
+            self._lasting_errors[model] = error_expires_at, error
         else:
             self._lasting_errors.pop(model, None)
 
@@ -414,10 +412,8 @@ class ChatRequestRunner:
             raise errors.interrupted_error(self._endpoint, str(error)) from error
 
     async def _post(self, request: ChatRequest, timeouts: Timeouts) -> HttpResponse:
-        failure_translation = translate_failures(
-            self._endpoint, request.model, request.parameter_names
-        )
-        with timeouts.limit_wait() as deadline, failure_translation:
+        translator = translate_failures(self._endpoint, request.model, request.parameter_names)
+        with timeouts.limit_wait() as deadline, translator:
             return await self._send(request.path, request.body, deadline, request.headers)
 
     async def check(
@@ -438,7 +434,7 @@ class ChatRequestRunner:
         missing_models = [model for model in models if not _is_listed(model, names)]
         if missing_models and is_list_complete:
             problem = f"{self._endpoint} has no model {{!r}} at {self._endpoint.base_url}; {{}}"
-            lines = [problem.format(one, _suggest_models(one, names)) for one in missing_models]
+            lines = [problem.format(name, _suggest_models(name, names)) for name in missing_models]
             raise BackendUnavailable("\n".join(lines))
         missing_note = f", but does not list {', '.join(missing_models)}" if missing_models else ""
         return f"answers at {self._endpoint.base_url}{missing_note}"
@@ -484,7 +480,7 @@ def translate_http_error(
 
 
 def _interrupted_error(error: RequestFailed) -> BackendInterrupted:
-    notice = error.notice or _INTERRUPTED_NOTICE
+    notice = error.notice or _CUT_OFF_NOTICE
     return BackendInterrupted(str(error), notice, can_continue=error.is_retryable)
 
 

@@ -26,10 +26,10 @@ _MAX_ERROR_BYTES = 8192
 _NUMBER_PATTERN = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
 _UNIT_PATTERN = r"(?:ms|milliseconds?|[smhd]|secs?|seconds?|mins?|minutes?|hours?|days?)"
 _DURATION_PATTERN = rf"(?:{_NUMBER_PATTERN} ?{_UNIT_PATTERN} ?)+"
-_WAIT_FIELD_PATTERN = re.compile(
+_RETRY_DELAY_FIELD_PATTERN = re.compile(
     r"(?:retry[-_]?after|retry[-_]?delay|ratelimit-reset)[\"' ]*[:=][\"' ]*([0-9][\w.:+-]*)"
 )
-_WAIT_WORDS_PATTERN = re.compile(
+_RETRY_DELAY_TEXT_PATTERN = re.compile(
     rf"(?:again|retry|wait|available)\b[^0-9\n]{{0,25}}({_DURATION_PATTERN})(?!\w)"
 )
 
@@ -43,12 +43,12 @@ def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) 
     wait_seconds = parse_wait_seconds(headers.get("retry-after-ms"), now) / 1000
     wait_seconds = wait_seconds or parse_wait_seconds(headers.get("retry-after"), now)
     text = body[:_MAX_ERROR_BYTES].decode(errors="replace").lower()
-    for pattern in (_WAIT_FIELD_PATTERN, _WAIT_WORDS_PATTERN):
+    for pattern in (_RETRY_DELAY_FIELD_PATTERN, _RETRY_DELAY_TEXT_PATTERN):
         if not wait_seconds and (match := pattern.search(text)):
             wait_seconds = parse_wait_seconds(match[1], now)
     if wait_seconds:
         return wait_seconds
-    reset_wait_seconds = (
+    seconds_until_reset = (
         parse_wait_seconds(value, now)
         for name, value in ((name.lower(), value) for name, value in headers.items())
         if "ratelimit" in name
@@ -56,7 +56,7 @@ def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) 
         # Several limits may each have a reset time; only a used-up one matters.
         and headers.get(name.replace("reset", "remaining"), "0").strip() == "0"
     )
-    return max(reset_wait_seconds, default=0)
+    return max(seconds_until_reset, default=0)
 
 
 def parse_wait_seconds(value: str | None, now: float) -> float:

@@ -31,9 +31,8 @@ class StopStringFilter:
     def __init__(self, stop_strings: Sequence[str]) -> None:
         self.has_matched = False
         self._stop_strings = [text for text in stop_strings if text]
-        self._first_char_pattern = _compile_char_pattern(
-            frozenset([text[0] for text in self._stop_strings])
-        )
+        first_chars = frozenset([text[0] for text in self._stop_strings])
+        self._first_char_pattern = _compile_char_pattern(first_chars)
         self._buffer = ""
 
     def feed(self, text: str) -> str:
@@ -67,4 +66,4 @@ def _compile_char_pattern(chars: Collection[str]) -> re.Pattern[str]:
 def partial_match_length(text: str, stop_string: str) -> int:
     """Return the length of `text`'s longest suffix that is a proper prefix of `stop_string`."""
     possible_lengths = range(min(len(text), len(stop_string) - 1), 0, -1)
-    return next((size for size in possible_lengths if text.endswith(stop_string[:size])), 0)
+    return next((length for length in possible_lengths if text.endswith(stop_string[:length])), 0)

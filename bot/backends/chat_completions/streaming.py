@@ -40,7 +40,7 @@ class SseParser:
         self._is_at_stream_start = True
         self.stray_lines: list[bytes] = []
         """Lines outside of events, up to 64 KiB, such as an error in plain JSON."""
-        self._stray_bytes = 0
+        self._stray_byte_count = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the data of the completed events; raise ValueError if an event is too long."""
@@ -77,10 +77,10 @@ class SseParser:
             elif (
                 line
                 and not line.startswith(_FIELD_PREFIXES)
-                and self._stray_bytes < _MAX_STRAY_BYTES
+                and self._stray_byte_count < _MAX_STRAY_BYTES
             ):
                 self.stray_lines.append(line)
-                self._stray_bytes += len(line)
+                self._stray_byte_count += len(line)
         return [b"\n".join(data_lines)] if data_lines else []
 
 
@@ -121,15 +121,15 @@ class StreamParser(ABC):
         self._text_joiner = SurrogateJoiner()
         self._reasoning_joiner = SurrogateJoiner()
         self._plain_response_chunks: list[bytes] | None = None if context.is_streamed else []
-        self._received_bytes = 0
+        self._received_byte_count = 0
         self._has_events = False
         self._text_pieces: list[str] = []
         self._reasoning_pieces: list[str] = []
         self._retracts_earlier_text = False
 
     def feed(self, chunk: bytes) -> ParsedChunk:
-        self._received_bytes += len(chunk)
-        if self._received_bytes > MAX_RESPONSE_BYTES:
+        self._received_byte_count += len(chunk)
+        if self._received_byte_count > MAX_RESPONSE_BYTES:
             return self._malformed_chunk(f"more than {MAX_RESPONSE_BYTES} bytes")
         if self._plain_response_chunks is not None:
             self._plain_response_chunks.append(chunk)
@@ -227,12 +227,10 @@ class StreamParser(ABC):
         error: RequestFailed | None = None
         index = 0
         while index < len(events) and not self._stop_filter.has_matched:
-            if self.finish_reason is None and (
-                plain_texts := self._read_plain_texts(events, index)
-            ):
-                self._add_text("".join(plain_texts))
+            if self.finish_reason is None and (texts := self._read_plain_texts(events, index)):
+                self._add_text("".join(texts))
                 has_progress = True
-                index += len(plain_texts)
+                index += len(texts)
                 continue
             try:
                 has_progress = self._parse_event(events[index]) or has_progress

@@ -271,13 +271,11 @@ def _parse_usage(value: object) -> Usage:
     usage = value if isinstance(value, dict) else {}
     details = usage.get("prompt_tokens_details")
     details = details if isinstance(details, dict) else {}
-    cached_tokens = details.get("cached_tokens")
+    cached_tokens = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")  # DeepSeek
     written_tokens = details.get("cache_write_tokens") or usage.get("cache_creation_input_tokens")
     return Usage(
         prompt_tokens=parse_token_count(usage.get("prompt_tokens")),
-        cached_tokens=parse_token_count(
-            cached_tokens or usage.get("prompt_cache_hit_tokens")
-        ),  # DeepSeek's
+        cached_tokens=parse_token_count(cached_tokens),
         output_tokens=parse_token_count(usage.get("completion_tokens")),
         written_tokens=parse_token_count(written_tokens),  # OpenAI's, OpenRouter's, LiteLLM's
     )

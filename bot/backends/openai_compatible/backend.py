@@ -120,7 +120,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
             malformed_error = errors.malformed_error(self._endpoint, str(error))
             raise BackendUnavailable(str(malformed_error)) from None
         flagged_categories = [result.categories for result in moderation_results if result.flagged]
-        names = {name for one in flagged_categories for name, applies in one.items() if applies}
+        names = {name for flags in flagged_categories for name, is_set in flags.items() if is_set}
         return sorted(names) or ["flagged"] * bool(flagged_categories)
 
     async def _request_json(
