@@ -19,7 +19,7 @@ class PromptSpan:
     """The index of the section's first message in the prompt."""
     messages: int = 1
     chars: int | None = None
-    """The number of characters, after those of earlier spans in the message; None: all."""
+    """The number of characters, counted from the end of the previous span; None: all the rest."""
     name: str = ""
     """The name of the story or lorebook entry; for a memory, its source and recall reason."""
     score: float | None = None

@@ -217,7 +217,7 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
         "an online service, with a key: OpenAI, Anthropic, OpenRouter ...": _ask_for_service,
         "download a better model to this machine": partial(_ask_for_download, settings),
         "a GGUF file on this machine": _ask_for_file,
-        "a server with OpenAI's API, by its address": _ask_for_address,
+        "an OpenAI-compatible server, by its address": _ask_for_address,
     }
 
     def find_step(typed_name: str) -> Callable[[], ModelChoice | None] | None:

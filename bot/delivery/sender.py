@@ -63,7 +63,7 @@ _EXTRA_SEARCH_SECONDS = 5.0
 """The extra time limit for a search, which needs more requests than sending a message."""
 _FATAL_RETRY_SECONDS = 30.0
 _MAX_UNKNOWN_OUTCOMES = 5
-"""The number of unknown outcomes after which a row is given up on if other lanes succeed."""
+"""After so many attempts with an unknown outcome, give up on a row if other chats' rows succeed."""
 _MAX_ATTEMPTS = 200
 _RECENT_SUCCESS_SECONDS = 120.0
 _MAX_REMEMBERED_LANES = 100

@@ -77,7 +77,7 @@ def parse_modelfile(text: str) -> Modelfile:
 
 
 class _ModelfileParser:
-    """Parses commands like ollama's state machine, with the same errors."""
+    """Parses commands with the states of Ollama's parser, and reports the same errors."""
 
     def __init__(self, text: str) -> None:
         self._text = text

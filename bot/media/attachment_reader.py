@@ -101,7 +101,7 @@ class _FileCollector:
     async def read(
         self, items: Sequence[MediaItem], deadline: float, load_item: _Loader | None = None
     ) -> None:
-        """Read files and collect their contents; `load_item`, if given, downloads them instead."""
+        """Load files, with `load_item` if given, and collect their contents."""
         for item in items:
             is_skipped_picture = item.kind is MediaKind.IMAGE and not self._reads_images
             if item.kind not in READABLE_KINDS or is_skipped_picture or not item.source:

@@ -170,7 +170,7 @@ _UNBREAKABLE_TEXT = re.compile(
 
 @dataclass
 class CutWindow:
-    """The text that fits into one message, and the possible cuts in it, which never move later."""
+    """The text that fits into one message, and the positions where it may be cut."""
 
     text: str
     offsets: Sequence[int]
@@ -197,7 +197,7 @@ class CutWindow:
         """The positions where code blocks begin and end."""
         self._scan_fence_lines()
         self.is_full = self._overflow_end is not None
-        """Whether the text is longer than the message."""
+        """Whether the text is too long for one message."""
         self.stop = self._window_end
         """The position after the first character that does not fit."""
         middle = bisect_left(self.offsets, (self.offsets[self.start] + self.max_offset) // 2)

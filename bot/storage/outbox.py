@@ -243,7 +243,7 @@ def queue_rows(
 def reserve_first_or_schedule(
     row: dict[str, Any], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
-    """Make a chat's queue due and, if there is a sender, reserve and return its first row."""
+    """Schedule a chat's queue for now; if this process sends, reserve its first row instead."""
     lane_values = {"key": row["lane"], "platform": row["platform"], "bot_id": row["bot_id"]}
     if sender is None:
         yield SQL["make_due"].query({**lane_values, "now": at.now})

@@ -81,8 +81,8 @@ def _probe_messages(call_id: str) -> Sequence[Message]:
 
 
 TOOL_PROBES: Final = (_probe_messages("call00000"), _probe_messages(f"functions.{_TOOL}:0"))
-"""Messages with a call. Mistral's templates accept only the first call's id, and Kimi K2's newer
-templates read names from ids like the second."""
+"""Conversations with a tool call, each with another form of call id. Mistral's templates accept
+only the first form, and Kimi K2's newer templates read the tool's name from the second."""
 
 
 def detect_tool_call_format(prompt: str) -> ToolCallFormat | None:

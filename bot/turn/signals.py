@@ -194,7 +194,7 @@ class StopRequests:
             self._handle_request(press)
 
     def _handle_request(self, request: Request) -> None:
-        """Apply an asker's /stop immediately; queue others for an admin check."""
+        """Apply a /stop by the asker at once; let other people's wait for an admin check."""
         answer = self._answers.get(request.address.conversation)
         if answer is None or _event_key(request) in self._outcomes:
             return

@@ -33,7 +33,7 @@ def test_link_opens_the_running_service_and_works_once(folder: Path) -> None:
     assert use_database(use_twice) == [True, False]
 
 
-def test_link_without_a_service_suggests_a_remedy() -> None:
+def test_console_link_suggests_a_remedy_if_the_service_is_not_running() -> None:
     with pytest.raises(
         UserError, match="no console is running with data in data; start `troupe run`"
     ):

@@ -263,7 +263,7 @@ async def test_preset_who_explains_a_command_and_a_single_character(setup: Setup
     )
 
 
-async def test_settings_why_fails_if_there_were_no_messages(setup: Setup) -> None:
+async def test_settings_why_command_fails_if_there_were_no_messages(setup: Setup) -> None:
     with pytest.raises(UserError, match="any messages here"):
         await setup.run_command("/settings why")
 

@@ -117,7 +117,7 @@ async def test_concurrent_queries_are_allowed(embedder: Embedder) -> None:
     assert all(np.allclose(numbers(one.result()), first, atol=1e-3) for one in asked)
 
 
-async def test_model_id_and_check_are_not_empty(embedder: Embedder) -> None:
+async def test_model_id_and_model_check_are_not_empty(embedder: Embedder) -> None:
     assert embedder.model_id
     assert embedder.model_id == embedder.model_id.strip()
     assert await embedder.check()

@@ -87,7 +87,7 @@ def test_alert_fires_if_no_process_of_the_role_runs(rule: str) -> None:
         assert f"absent({name}{{{labels}}})" in expression
 
 
-async def test_discord_identifies_left_returns_to_the_total_after_the_reset() -> None:
+async def test_count_of_discord_identifies_left_returns_to_the_total_after_the_reset() -> None:
     clock = FakeClock()
     export_identifies_left(SessionStartLimit(total=1000, remaining=150, reset_after=60_000), clock)
     assert _identifies_left() == 150

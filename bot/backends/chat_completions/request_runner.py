@@ -106,7 +106,7 @@ class Timeouts:
             self._wait_seconds_left = _USAGE_TIMEOUT_SECONDS
 
     def limit_wait(self, pause_seconds: float = 0.0) -> Self:
-        """Limit the wait in a `with` block after a pause; raise `RequestFailed` on timeout."""
+        """Limit the wait in a `with` block, without a pause first; raise `RequestFailed`."""
         self._wait_started_at = start_time = self._now() + pause_seconds
         if start_time > self._deadline:
             raise self._timeout_error(start_time)

@@ -366,7 +366,7 @@ async def test_request_waits_for_the_trial_while_the_breaker_is_open(
     assert 4 <= sum(clock.slept) - slept <= 8, "it is asked at once"
 
 
-async def test_request_fails_if_the_trial_of_another_request_fails(
+async def test_waiting_request_fails_if_the_trial_request_of_the_breaker_fails(
     connect: Connect, service: FakeOpenAI, clock: FakeClock
 ) -> None:
     service.plays(*[Script([b""], 503) for _ in range(20)], Script([0.2, b""], 503))

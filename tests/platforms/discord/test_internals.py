@@ -104,7 +104,7 @@ async def connected(
             await client.ws.close(4000)
 
 
-def test_list_of_internals_has_every_call_that_is_checked() -> None:
+def test_docstring_lists_every_checked_internal_name_of_discord_py() -> None:
     assert len(_LISTED) > 10
     assert set(_CALLS) - {"HTTPClient.__init__"} <= set(_LISTED)
 
