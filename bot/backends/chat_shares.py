@@ -62,17 +62,17 @@ class ChatShares:
         self._forget_old_uses()
         self._recent_uses.append((now, chat))
         self._slot_counts_by_chat[chat] += 1
-        uses = self._uses_by_chat.setdefault(chat, deque())
+        slot_uses = self._uses_by_chat.setdefault(chat, deque())
         self._uses_by_chat.move_to_end(chat)
-        while uses and uses[-1][1] <= slots_held_by_others:
-            uses.pop()
-        uses.append((now, slots_held_by_others))
+        while slot_uses and slot_uses[-1][1] <= slots_held_by_others:
+            slot_uses.pop()
+        slot_uses.append((now, slots_held_by_others))
         for oldest_chat in list(itertools.islice(self._uses_by_chat, _MAX_DROPPED_CHATS)):
             _drop_uses_before(now - _RECENT_SECONDS, self._uses_by_chat[oldest_chat])
             if not self._uses_by_chat[oldest_chat]:
                 del self._uses_by_chat[oldest_chat]
 
 
-def _drop_uses_before(cutoff: float, uses: deque[tuple[float, int]]) -> None:
-    while uses and uses[0][0] < cutoff:
-        uses.popleft()
+def _drop_uses_before(cutoff: float, slot_uses: deque[tuple[float, int]]) -> None:
+    while slot_uses and slot_uses[0][0] < cutoff:
+        slot_uses.popleft()

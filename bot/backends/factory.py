@@ -41,8 +41,10 @@ def make_backend(
 
 def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
     """Return an error line for each preset parameter that the provider does not support."""
-    path = backend_spec(settings.kind).parameter_check
-    problems: list[str] = [] if path is None else resolve_name(path)(settings, parameters)
+    check_import_path = backend_spec(settings.kind).parameter_check
+    problems: list[str] = (
+        [] if check_import_path is None else resolve_name(check_import_path)(settings, parameters)
+    )
     return problems
 
 
@@ -54,9 +56,11 @@ async def prepare_model(
     report_progress: Callable[[str], None],
 ) -> None:
     """Download what a model needs; raise `SettingsError` if that fails."""
-    preparation_path = backend_spec(settings.kind).preparation
-    if preparation_path is not None:
-        await resolve_name(preparation_path)(provider, model, settings, data_dir, report_progress)
+    preparation_import_path = backend_spec(settings.kind).preparation
+    if preparation_import_path is not None:
+        await resolve_name(preparation_import_path)(
+            provider, model, settings, data_dir, report_progress
+        )
 
 
 def model_trials(
@@ -67,6 +71,6 @@ def model_trials(
     for settings in providers:
         settings_by_kind.setdefault(settings.kind, settings)
     for kind, settings in settings_by_kind.items():
-        trials_path = backend_spec(kind).model_trials
-        if trials_path is not None:
-            yield from resolve_name(trials_path)(settings, data_dir, renderer)
+        trials_import_path = backend_spec(kind).model_trials
+        if trials_import_path is not None:
+            yield from resolve_name(trials_import_path)(settings, data_dir, renderer)

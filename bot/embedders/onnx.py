@@ -68,7 +68,9 @@ class _OnnxModel:
         input_names = {model_input.name for model_input in session.get_inputs()}
         outputs = session.run(None, {name: inputs[name] for name in inputs.keys() & input_names})
         # The output of a model that does its own pooling has two dimensions.
-        text_vector = next((one[0] for one in outputs if one.ndim < _TOKEN_VECTOR_DIMENSIONS), None)
+        text_vector = next(
+            (output[0] for output in outputs if output.ndim < _TOKEN_VECTOR_DIMENSIONS), None
+        )
         if text_vector is None:
             vectors = outputs[0][0]
             text_vector = vectors.mean(axis=0) if self._uses_mean_pooling else vectors[0]

@@ -33,8 +33,8 @@ _log = structlog.get_logger(__name__)
 def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
     """Create an embedder without starting it; raise `SettingsError` if something is missing."""
     if settings.kind in _MODULES_BY_KIND:
-        make: MakeEmbedder = import_extra(_MODULES_BY_KIND[settings.kind], _STORIES_FEATURE).make
-        return make(settings, data_dir)
+        factory: MakeEmbedder = import_extra(_MODULES_BY_KIND[settings.kind], _STORIES_FEATURE).make
+        return factory(settings, data_dir)
     if settings.kind in enabled_plugins("embedders"):
         return _make_plugin_embedder(settings, data_dir)
     module = import_extra("bot.prompting.embedding", _STORIES_FEATURE)

@@ -59,12 +59,12 @@ def _parse_spoiler(state: StateInline, silent: bool) -> bool:
     if end <= content_start or not state.src[content_start:end].strip():
         return False
     if not silent:
-        state.pos, outer_end = content_start, state.posMax
+        state.pos, outer_pos_max = content_start, state.posMax
         state.posMax = end
         state.push("spoiler_open", "", 1)
         state.md.inline.tokenize(state)
         state.push("spoiler_close", "", -1)
-        state.posMax = outer_end
+        state.posMax = outer_pos_max
     state.pos = end + len(_SPOILER_MARK)
     return True
 

@@ -144,7 +144,7 @@ class _TextWriter:
                 self._rows[-1].append(_render_cell(token))
             case "inline":
                 for index, child in enumerate(token.children or []):
-                    self._write_inline(child, is_first=index == 0)
+                    self._write_inline_token(child, is_first=index == 0)
             case _ if "list" in token.type:
                 self._write_list(token)
             case _ if self._rows is not None:
@@ -216,7 +216,7 @@ class _TextWriter:
     def _is_at_block_start(self) -> bool:
         return bool(self._open_spans) and self._open_spans[-1].start == self._text_length
 
-    def _write_inline(self, token: Token, *, is_first: bool) -> None:
+    def _write_inline_token(self, token: Token, *, is_first: bool) -> None:
         match token.type:
             case "text" if is_first and self._lists and (task := _TASK_MARKER.match(token.content)):
                 self._write("☐ " if task["done"] == " " else "☑ ")

@@ -95,11 +95,13 @@ class _TexConverter:
             first_argument = self._convert_argument(depth)
             return f"C({first_argument}, {self._convert_argument(depth)})"
         if name == "sqrt":
-            degree = ""
+            root_degree = ""
             if self._tokens[self._position : self._position + 1] == ["["]:
                 self._position += 1
-                degree = _to_script_chars(self.convert_until("]", depth + 1), _SUPERSCRIPTS, "")
-            return f"{degree}√{_parenthesize(self._convert_argument(depth))}"
+                root_degree = _to_script_chars(
+                    self.convert_until("]", depth + 1), _SUPERSCRIPTS, ""
+                )
+            return f"{root_degree}√{_parenthesize(self._convert_argument(depth))}"
         if name == "mathbb":
             argument = self._convert_argument(depth)
             return _DOUBLE_STRUCK_LETTERS.get(argument, argument)

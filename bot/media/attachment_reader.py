@@ -69,16 +69,16 @@ class AttachmentReader:
         self._download = download
         self._fetch = fetch
 
-    async def read(self, message: IncomingMessage, *, with_images: bool) -> AttachedFiles:
-        """Read the files of a message and of its quote; read pictures only if `with_images`."""
+    async def read(self, message: IncomingMessage, *, reads_images: bool) -> AttachedFiles:
+        """Read the files of a message and of its quote; read pictures only if `reads_images`."""
         message_files = (*message.earlier_files, *message.repeated_files, *message.attachments)
         pictures: list[MediaItem] = []
-        if with_images and self._fetch is not None and "://" in message.text:
+        if reads_images and self._fetch is not None and "://" in message.text:
             picture_urls = dict.fromkeys(_PICTURE_URL_PATTERN.findall(message.text))
             pictures = [MediaItem(MediaKind.IMAGE, url, source=url) for url in picture_urls]
         if not message_files and not pictures and not (message.quote and message.quote.attachments):
             return NO_FILES
-        files = _FileCollector(partial(self._download, message.address), with_images=with_images)
+        files = _FileCollector(partial(self._download, message.address), reads_images=reads_images)
         deadline = asyncio.get_running_loop().time() + _TIMEOUT_SECONDS
         await files.read(message_files, deadline)
         if (fetch := self._fetch) is not None:
@@ -90,13 +90,13 @@ class AttachmentReader:
 
 
 class _FileCollector:
-    def __init__(self, download: _Loader, *, with_images: bool) -> None:
+    def __init__(self, download: _Loader, *, reads_images: bool) -> None:
         self.images: list[Image] = []
         self.texts: list[AttachedText] = []
         self.unread_files: list[UnreadFile] = []
         self._download = download
-        self._reads_images = with_images
-        self._files_left = _MAX_FILES
+        self._reads_images = reads_images
+        self._remaining_file_count = _MAX_FILES
 
     async def read(
         self, items: Sequence[MediaItem], deadline: float, load_item: _Loader | None = None
@@ -110,9 +110,9 @@ class _FileCollector:
                 self.unread_files.append(UnreadFile(item, reason))
 
     async def _read_item(self, item: MediaItem, deadline: float, load_item: _Loader) -> Text | None:
-        if self._files_left == 0:
+        if self._remaining_file_count == 0:
             return _TOO_MANY_REASON
-        self._files_left -= 1
+        self._remaining_file_count -= 1
         if item.size is not None and item.size > _MAX_FILE_BYTES:
             return _TOO_LARGE_REASON
         try:
@@ -156,7 +156,7 @@ class _FileCollector:
         return None
 
 
-_PACKAGE_FOLDER = Path(__file__).resolve().parents[2]
+_PACKAGE_PARENT_FOLDER = Path(__file__).resolve().parents[2]
 
 
 class ConversionFailed(TroupeError):
@@ -174,7 +174,7 @@ async def convert_in_child(kind: ConversionKind, data: bytes) -> bytes:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env=minimal_environment(_PACKAGE_FOLDER),
+            env=minimal_environment(_PACKAGE_PARENT_FOLDER),
             **OWN_SESSION_OPTIONS,
         )
         try:

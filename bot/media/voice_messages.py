@@ -41,10 +41,10 @@ class VoiceTranscriber:
         texts = [message.text] if message.text else []
         other_attachments: list[MediaItem] = []
         for item in message.attachments:
-            is_usable = (
+            is_transcribable = (
                 item.kind is MediaKind.VOICE and item.source and len(texts) < _MAX_VOICE_MESSAGES
             )
-            transcript = await self._transcribe(backend, message, item) if is_usable else ""
+            transcript = await self._transcribe(backend, message, item) if is_transcribable else ""
             if transcript:
                 texts.append(transcript)
             else:

@@ -21,7 +21,7 @@ class HeaderTimeout(asyncio.Protocol):
         """Wrap a new protocol of the server; `seconds` is the timeout for the headers."""
         self._server = make_protocol()
         self._timeout_seconds = seconds
-        self._last_bytes = b""  # kept, because the blank line may arrive in pieces
+        self._last_received_bytes = b""  # kept, because the blank line may arrive in pieces
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -31,13 +31,13 @@ class HeaderTimeout(asyncio.Protocol):
 
     @override
     def data_received(self, data: bytes) -> None:
-        unparsed_bytes = self._last_bytes + data
-        if not self._last_bytes:  # blank lines before a request do not end its headers
+        unparsed_bytes = self._last_received_bytes + data
+        if not self._last_received_bytes:  # blank lines before a request do not end its headers
             unparsed_bytes = unparsed_bytes.lstrip(b"\r\n")
         if _END_OF_HEADERS in unparsed_bytes:
             self._timer.cancel()
             self._transport.set_protocol(self._server)
-        self._last_bytes = unparsed_bytes[1 - len(_END_OF_HEADERS) :]
+        self._last_received_bytes = unparsed_bytes[1 - len(_END_OF_HEADERS) :]
         self._server.data_received(data)
 
     @override
@@ -60,6 +60,6 @@ class HeaderTimeout(asyncio.Protocol):
     def _time_out(self) -> None:
         if self._transport.is_closing():  # the server has already rejected the partial headers
             return
-        if self._last_bytes:
+        if self._last_received_bytes:
             self._transport.write(_TIMEOUT_REPLY)
         self._transport.close()

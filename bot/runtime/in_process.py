@@ -160,9 +160,9 @@ class InProcessSignals(Signals):
         self, topic: str, handler: SignalHandler, remote_handler: SignalHandler | None = None
     ) -> Callable[[], None]:
         handlers = self._handlers[topic]
-        handler_pair = handler, remote_handler or handler
-        handlers.append(handler_pair)
-        return lambda: handlers.remove(handler_pair)
+        local_and_remote_handlers = handler, remote_handler or handler
+        handlers.append(local_and_remote_handlers)
+        return lambda: handlers.remove(local_and_remote_handlers)
 
     @override
     def publish(self, topic: str, keys: Sequence[str]) -> None:

@@ -44,7 +44,7 @@ def wake_keys(
     signals.publish(queue, keys)
 
 
-def _no_hold_seconds(_key: str) -> float:
+def _zero_seconds_on_hold(_key: str) -> float:
     return 0.0
 
 
@@ -63,9 +63,9 @@ class KeyedWorkerPool(Generic[Item]):
     max_concurrent: int
     """The number of keys that may be processed at the same time."""
     clock: Clock
-    seconds_on_hold: Callable[[str], float] = _no_hold_seconds
+    seconds_on_hold: Callable[[str], float] = _zero_seconds_on_hold
     """Returns the seconds to wait before a key may be claimed, or 0; ignored for urgent keys."""
-    wakes_keys: bool = False
+    all_processes_wake_keys: bool = False
     """Whether every process wakes keys. If so, a process waits a moment before it claims keys that
     another process woke, so that not all processes compete for them."""
     extra_urgent_slots: int = 0
@@ -80,12 +80,12 @@ class KeyedWorkerPool(Generic[Item]):
         self._urgent_keys: set[str] = set()
         self._delayed_keys: dict[str, None] = {}  # keys left for the process that woke them
         self._next_items: dict[str, Item] = {}  # items claimed while their key is in progress
-        self._keys_changed = asyncio.Event()
+        self._keys_changed_event = asyncio.Event()
         self._claim_lock = asyncio.Lock()
         self.is_stopping = False
         self._is_drained = False
         ITEMS_IN_PROGRESS.labels(self.queue).set_function(lambda: len(self._tasks))
-        remote_handler = self._add_remotely_woken_keys if self.wakes_keys else None
+        remote_handler = self._add_remotely_woken_keys if self.all_processes_wake_keys else None
         self.signals.subscribe(self.queue, self._add_woken_keys, remote_handler)
         if self.extra_urgent_slots:
             self.signals.subscribe(urgent_topic(self.queue), self._mark_urgent)
@@ -137,7 +137,7 @@ class KeyedWorkerPool(Generic[Item]):
 
     def _add_woken_keys(self, keys: Sequence[str]) -> None:
         self._woken_keys.update(dict.fromkeys(keys))
-        self._keys_changed.set()
+        self._keys_changed_event.set()
 
     def _add_remotely_woken_keys(self, keys: Sequence[str]) -> None:
         if not self._delayed_keys:
@@ -150,18 +150,18 @@ class KeyedWorkerPool(Generic[Item]):
 
     async def _claim_woken_keys(self) -> None:
         while not self.is_stopping:
-            await self._keys_changed.wait()
-            self._keys_changed.clear()
+            await self._keys_changed_event.wait()
+            self._keys_changed_event.clear()
             keys = self._select_next_keys(self.max_concurrent - len(self._tasks))
             if keys and not self.is_stopping:
                 await self._claim_and_start(keys)
-                if self.seconds_on_hold is not _no_hold_seconds:
+                if self.seconds_on_hold is not _zero_seconds_on_hold:
                     await asyncio.sleep(0)  # starting an item may put other keys on hold
                 self._notify_claimer()  # other processes may have claimed these keys first
 
     def _notify_claimer(self) -> None:
         if self._woken_keys:
-            self._keys_changed.set()
+            self._keys_changed_event.set()
 
     def _select_next_keys(self, free_slots: int) -> list[str]:
         """Return the keys to claim next: urgent keys, then others, each in the order woken."""
@@ -208,7 +208,7 @@ class KeyedWorkerPool(Generic[Item]):
         self._woken_keys = {**self._held_keys, **self._woken_keys}
         self._held_keys.clear()
         self._next_release_at = math.inf
-        self._keys_changed.set()
+        self._keys_changed_event.set()
 
     async def _claim_and_start(self, keys: Sequence[str]) -> None:
         for key in keys:

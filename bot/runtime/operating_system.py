@@ -82,8 +82,10 @@ if sys.platform == "win32":
         # JOBOBJECT_EXTENDED_LIMIT_INFORMATION; its times are in units of 100 ns.
         basic_limits = (cpu_seconds or 0) * 10_000_000, 0, limit_flags, 0, 0, 1, 0, 0, 0
         limits = struct.pack("@qqINNINII6Q4N", *basic_limits, *[0] * 6, memory_bytes, 0, 0, 0)
-        is_set = kernel32.SetInformationJobObject(job, _EXTENDED_LIMITS_CLASS, limits, len(limits))
-        if not (is_set and kernel32.AssignProcessToJobObject(job, this_process)):
+        are_limits_set = kernel32.SetInformationJobObject(
+            job, _EXTENDED_LIMITS_CLASS, limits, len(limits)
+        )
+        if not (are_limits_set and kernel32.AssignProcessToJobObject(job, this_process)):
             raise ctypes.WinError()
 
 

@@ -60,7 +60,7 @@ class PluginThread:
     allowed_errors: tuple[type[Exception], ...] = ()
     _results: dict[str, Any] = field(default_factory=dict)
     """The last results of functions that are not coroutines, by name."""
-    _pending_read: concurrent.futures.Future[Any] | None = None
+    _read_future: concurrent.futures.Future[Any] | None = None
 
     def call_factory(
         self, factory: Callable[[], Any], error: type[TroupeError] = SettingsError
@@ -87,10 +87,10 @@ class PluginThread:
         async def run() -> None:
             self._results[name] = _check_result(name, function())
 
-        if self._pending_read is None or self._pending_read.done():
-            self._pending_read = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
+        if self._read_future is None or self._read_future.done():
+            self._read_future = asyncio.run_coroutine_threadsafe(run(), _plugin_loop(self.plugin))
             try:
-                self._pending_read.result(_READ_TIMEOUT_SECONDS)
+                self._read_future.result(_READ_TIMEOUT_SECONDS)
             except Exception as error:  # noqa: BLE001 # third-party code
                 self._log_failure(f"{type(error).__name__} in {name}")
         try:
@@ -180,15 +180,17 @@ def wrap_for_plugin(value: object, **overrides: object) -> Any:
 
 def wrap_plugin(target: object, port: type, thread: PluginThread, **overrides: object) -> Any:
     """Return a wrapper that runs a target's code in the thread; `overrides` replace attributes."""
-    default_target = type(port.__name__, (port,), {})()
+    port_with_defaults = type(port.__name__, (port,), {})()
 
     def read_from_target(name: str, read_value: Callable[[object], Any]) -> Any:
-        return thread.read(name, lambda: read_value(target), lambda: read_value(default_target))
+        return thread.read(name, lambda: read_value(target), lambda: read_value(port_with_defaults))
 
     return _build_wrapper(target, port, thread.call, read_from_target, **overrides)
 
 
-def _build_wrapper(target: object, port: type, call: Any, read: Any, **overrides: object) -> Any:
+def _build_wrapper(
+    target: object, port: type, call: Any, read_member: Any, **overrides: object
+) -> Any:
     def wrap_attribute(name: str) -> object:
         port_attribute = getattr(port, name, None)
         attribute = inspect.getattr_static(target, name, port_attribute)
@@ -201,8 +203,8 @@ def _build_wrapper(target: object, port: type, call: Any, read: Any, **overrides
         if inspect.iscoroutinefunction(attribute) or inspect.iscoroutinefunction(port_attribute):
             return staticmethod(start_coroutine)
         if callable(attribute):
-            return lambda _wrapper, *args: read(name, lambda obj: getattr(obj, name)(*args))
-        return property(lambda _wrapper: read(name, lambda obj: getattr(obj, name)))
+            return lambda _wrapper, *args: read_member(name, lambda obj: getattr(obj, name)(*args))
+        return property(lambda _wrapper: read_member(name, lambda obj: getattr(obj, name)))
 
     names = (name for name in {*dir(target), *dir(port)} if not name.startswith("_"))
     return type(port.__name__, (), {name: wrap_attribute(name) for name in names} | overrides)()

@@ -49,7 +49,7 @@ class SecretFile:
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock
-        self._checked_at = clock.monotonic()
+        self._last_checked_at = clock.monotonic()
         self._version = self._read_version()
         self.secrets: Sequence[str] = self._read_or_log() or []
 
@@ -60,9 +60,9 @@ class SecretFile:
         seconds ago.
         """
         now = self._clock.monotonic()
-        if not check_now and now - self._checked_at < CHECK_INTERVAL_SECONDS:
+        if not check_now and now - self._last_checked_at < CHECK_INTERVAL_SECONDS:
             return False
-        self._checked_at = now
+        self._last_checked_at = now
         version = self._read_version()
         if version is None or version == self._version:
             return False

@@ -57,7 +57,7 @@ def _discard_abandoned_task(task: asyncio.Future[Any]) -> None:
         task.exception()  # so that asyncio does not log "exception was never retrieved"
 
 
-_MIN_RESUMED_CHARS = 30
+_MIN_CHARS_TO_RESUME = 30
 
 
 class StopFlag:
@@ -118,7 +118,7 @@ class StopFlag:
         self._part_char_count += len(text)
         if self._last_seen_part is None or self._current_part < self._last_seen_part:
             return
-        if self._part_char_count >= _MIN_RESUMED_CHARS:
+        if self._part_char_count >= _MIN_CHARS_TO_RESUME:
             self._last_seen_part = None
             self._stop()
 

@@ -269,7 +269,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             process=self.worker.process_messages,
             max_concurrent=self.settings.limits.conversations_at_once,
             clock=self.clock,
-            wakes_keys=Role.GATEWAY in self.options.roles,
+            all_processes_wake_keys=Role.GATEWAY in self.options.roles,
             extra_urgent_slots=_MAX_EXTRA_COMMANDS,
         )
 

@@ -261,7 +261,7 @@ class PromptSources:
         has_files = incoming.attachments or incoming.earlier_files or incoming.repeated_files
         if has_files or incoming.quote or "://" in incoming.text:  # there may be files
             sees_images = any(self._sees_images(one.preset) for one in speakers)
-            files = await self.attachment_reader.read(incoming, with_images=sees_images)
+            files = await self.attachment_reader.read(incoming, reads_images=sees_images)
         presets_in_history = {turn.preset for turn in session.turns if turn.preset}
         return TurnContext(
             *(claim, message, incoming, active, session),

@@ -40,11 +40,11 @@ class Files:
 
 
 async def read(
-    *items: MediaItem, with_images: bool = True, quoted: tuple[MediaItem, ...] = (), **files: bytes
+    *items: MediaItem, reads_images: bool = True, quoted: tuple[MediaItem, ...] = (), **files: bytes
 ) -> AttachedFiles:
     quote = Quote(BOB, "7", "old", quoted) if quoted else None
     said = replace(SAID, attachments=items, quote=quote)
-    return await AttachmentReader(Files(files).download).read(said, with_images=with_images)
+    return await AttachmentReader(Files(files).download).read(said, reads_images=reads_images)
 
 
 def file(source: str, name: str = "", kind: MediaKind = MediaKind.FILE) -> MediaItem:
@@ -90,10 +90,10 @@ async def test_picture_is_not_downloaded_if_too_large_or_not_needed() -> None:
     files = Files({"a": picture()})
     reader = AttachmentReader(files.download)
     large = replace(SAID, attachments=(replace(image("a"), size=20 * 2**20),))
-    assert unread_reasons(await reader.read(large, with_images=True)) == [
+    assert unread_reasons(await reader.read(large, reads_images=True)) == [
         "it is larger than 10 MiB"
     ]
-    unseen = await reader.read(replace(SAID, attachments=(image("a"),)), with_images=False)
+    unseen = await reader.read(replace(SAID, attachments=(image("a"),)), reads_images=False)
     assert [one.reason for one in unseen.unread_files] == [None]
     assert files.asked == []
 
@@ -208,9 +208,9 @@ class Web:
         return self._files[name][:max_bytes]
 
 
-async def read_text(web: Web, text: str, *, with_images: bool = True) -> AttachedFiles:
+async def read_text(web: Web, text: str, *, reads_images: bool = True) -> AttachedFiles:
     reader = AttachmentReader(Files({}).download, web.fetch)
-    return await reader.read(make_incoming(text), with_images=with_images)
+    return await reader.read(make_incoming(text), reads_images=reads_images)
 
 
 async def test_picture_is_downloaded_from_a_url_in_a_message() -> None:
@@ -243,7 +243,7 @@ async def test_url_of_anything_but_a_picture_is_not_requested(text: str) -> None
 
 async def test_url_is_requested_only_if_the_model_sees_images() -> None:
     web = Web(cat=picture())
-    await read_text(web, "https://a.example/cat.png", with_images=False)
+    await read_text(web, "https://a.example/cat.png", reads_images=False)
     assert web.asked == []
 
 
@@ -252,5 +252,5 @@ async def test_hostile_url_in_a_message_is_not_requested() -> None:
     for text in [text for case in attacks("ssrf") for text in texts_in(case["input"])[:1]]:
         reader = AttachmentReader(Files({}).download, PublicFetcher(lambda _address: False).fetch)
         for written in (text, f"{text}a.png"):
-            found = await reader.read(make_incoming(written), with_images=True)
+            found = await reader.read(make_incoming(written), reads_images=True)
             assert not found.images

@@ -21,7 +21,7 @@ class PoolHarness:
         max_concurrent: int = 10,
         *,
         is_blocked: bool = False,
-        wakes_keys: bool = False,
+        all_processes_wake_keys: bool = False,
         extra_urgent_slots: int = 0,
     ) -> None:
         self.clock = FakeClock()
@@ -46,7 +46,7 @@ class PoolHarness:
             process=self.process,
             max_concurrent=max_concurrent,
             clock=self.clock,
-            wakes_keys=wakes_keys,
+            all_processes_wake_keys=all_processes_wake_keys,
             extra_urgent_slots=extra_urgent_slots,
         )
 
@@ -106,7 +106,7 @@ async def test_woken_keys_are_claimed_together_and_processed() -> None:
 
 
 async def test_keys_woken_by_another_process_are_claimed_after_a_delay() -> None:
-    async with PoolHarness(wakes_keys=True).open() as harness:
+    async with PoolHarness(all_processes_wake_keys=True).open() as harness:
         harness.signals.receive("q", ["a"])
         harness.signals.receive("q", ["b"])
         harness.pool.wake(["own"])

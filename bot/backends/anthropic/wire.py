@@ -278,15 +278,17 @@ class AnthropicParser(StreamParser):
                 return self._is_thinking or is_tool_call or bool(_read_string(block))
             case "content_block_delta":
                 return self._parse_delta(delta, event.get("index"))
-            case "message_delta" if reason := delta.get("stop_reason"):
-                return self._set_finish_reason(reason)
+            case "message_delta" if stop_reason := delta.get("stop_reason"):
+                return self._set_finish_reason(stop_reason)
             case "message_stop":
                 return self._end_message()
             case "message":  # a whole message, not a stream
                 blocks = event.get("content")
                 for index, content_block in enumerate(blocks if isinstance(blocks, list) else ()):
                     self._add_block(_read_object(content_block), index)
-                return bool(reason := event.get("stop_reason")) and self._set_finish_reason(reason)
+                return bool(stop_reason := event.get("stop_reason")) and self._set_finish_reason(
+                    stop_reason
+                )
             case "ping":
                 # A model that hides its reasoning may send only pings for minutes.
                 return self._is_thinking

@@ -25,7 +25,7 @@ _EQUALS_PATTERN = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?
 _TRANSIENT_STATUSES = frozenset({408, 409, 429})
 _OVERLOADED_STATUS = 529  # Anthropic's status
 _CODE_PATTERN = re.compile(r"[A-Za-z][\w.-]{0,63}")
-_MIN_REPORTED_WAIT_SECONDS = 5.0
+_MIN_SHOWN_WAIT_SECONDS = 5.0
 _BUSY_NOTICE = translatable("The model is busy right now. Please try again in a moment.")
 _LOADING_NOTICE = translatable(
     "The model is still being loaded. Please try again in a few minutes."
@@ -99,8 +99,8 @@ def _compile_number_patterns(patterns: Iterable[str]) -> list[re.Pattern[str]]:
 
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _KNOWN_ERRORS = [
-    _KnownError(**{**one, "words": _compile_alternatives(one["words"]) if "words" in one else None})
-    for one in _CATALOG["refusals"]
+    _KnownError(**{**row, "words": _compile_alternatives(row["words"]) if "words" in row else None})
+    for row in _CATALOG["refusals"]
 ]
 _ERROR_PATTERNS = {name: _compile_alternatives(words) for name, words in _CATALOG["words"].items()}
 _CONTEXT_TOKENS_PATTERNS, _PROMPT_TOKENS_PATTERNS = (
@@ -140,7 +140,7 @@ class RequestFailed(TroupeError):
     """Whether the circuit breaker counts this error as a failure of the service."""
     affects_other_prompts: bool = False
     """Whether other prompts to the model would fail, too."""
-    is_down: bool = False
+    is_service_down: bool = False
     """Whether the service is down; the circuit breaker then opens sooner."""
     is_loading: bool = False
     """Whether the server is still loading the model; the request is retried until the first
@@ -209,7 +209,7 @@ def translate_status(
             notice=_build_busy_notice(wait_seconds) if is_busy or wait_seconds else "",
             is_retryable=True,
             retry_after_seconds=wait_seconds,
-            is_down=status >= HTTPStatus.INTERNAL_SERVER_ERROR,
+            is_service_down=status >= HTTPStatus.INTERNAL_SERVER_ERROR,
         )
     if status < HTTPStatus.BAD_REQUEST:
         setting_name = endpoint.setting_name("BASE_URL")
@@ -225,7 +225,7 @@ def translate_status(
 
 def _build_busy_notice(wait_seconds: float) -> Text:
     """Return the notice for a busy provider; mention the wait if it is long."""
-    if wait_seconds < _MIN_REPORTED_WAIT_SECONDS:
+    if wait_seconds < _MIN_SHOWN_WAIT_SECONDS:
         return _BUSY_NOTICE
     duration = format_duration(wait_seconds)
     return translatable("The model is busy right now. Please try again in {time}.", time=duration)
@@ -294,7 +294,7 @@ def malformed_error(endpoint: Endpoint, problem: str) -> RequestFailed:
 def unreachable_error(endpoint: Endpoint, reason: str) -> RequestFailed:
     """Return the error for a request that got no response."""
     message = f"{endpoint} cannot be reached at {endpoint.base_url}: {reason}"
-    return RequestFailed(message, is_retryable=True, is_down=True)
+    return RequestFailed(message, is_retryable=True, is_service_down=True)
 
 
 def timeout_error(
@@ -304,7 +304,7 @@ def timeout_error(
     setting_name = endpoint.setting_name(setting)
     remedy = f"use another provider or `fallbacks`, or raise {setting_name} to wait longer"
     message = f"{endpoint} sent {problem} within {seconds:g} s; {remedy}"
-    return RequestFailed(message, affects_other_prompts=is_silent, is_down=is_silent)
+    return RequestFailed(message, affects_other_prompts=is_silent, is_service_down=is_silent)
 
 
 def suspended_timeout_error(endpoint: Endpoint) -> RequestFailed:

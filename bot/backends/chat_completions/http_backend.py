@@ -32,7 +32,7 @@ _MAX_LEARNED_MESSAGES = 32  # counting a longer prompt again costs too much time
 _MIN_TOKENS_TO_LEARN_FROM = 100  # in shorter prompts, text that the service adds distorts the ratio
 _CONTEXT_TO_ANSWER_RATIO = 4  # a quarter of the context, for an answer without a limit
 # The assumed context size, if unreported, as a share of a rejected prompt's tokens.
-_ASSUMED_CONTEXT_SHARE = 0.9
+_SHARE_OF_REJECTED_PROMPT_THAT_FITS = 0.9
 S = TypeVar("S", bound=HttpProviderSettings)
 
 
@@ -130,7 +130,7 @@ class HttpChatBackend(Backend, Generic[S]):
         estimated_tokens = self._estimator.learn_from_error(prompt, model, overflow)
         context_tokens = overflow.context_tokens
         if context_tokens is None and estimated_tokens is not None:
-            context_tokens = int(estimated_tokens * _ASSUMED_CONTEXT_SHARE)
+            context_tokens = int(estimated_tokens * _SHARE_OF_REJECTED_PROMPT_THAT_FITS)
         if context_tokens is not None:
             self._learned_context_tokens[model] = context_tokens
 
@@ -149,8 +149,12 @@ class HttpChatBackend(Backend, Generic[S]):
         context_tokens = min((limit for limit in limits if limit is not None), default=None)
         if context_tokens is None:
             return None  # unknown until the service rejects a prompt as too long
-        answer_size = prompt.output_limit or context_tokens // _CONTEXT_TO_ANSWER_RATIO
-        return context_tokens - answer_size if answer_size < context_tokens else context_tokens // 2
+        answer_tokens = prompt.output_limit or context_tokens // _CONTEXT_TO_ANSWER_RATIO
+        return (
+            context_tokens - answer_tokens
+            if answer_tokens < context_tokens
+            else context_tokens // 2
+        )
 
     @property
     def _context_tokens(self) -> int | None:

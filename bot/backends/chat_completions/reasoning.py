@@ -113,8 +113,8 @@ def _filter_tags(prefix: str) -> "Sequence[tuple[regex.Pattern[str], TagKind, _T
 
 
 @lru_cache(256)
-def _compile_end_tag(template: str, groups: tuple[tuple[str, str], ...]) -> "regex.Pattern[str]":
-    return _compile_pattern(template.format(**{name: regex.escape(text) for name, text in groups}))
+def _compile_end_tag(template: str, values: tuple[tuple[str, str], ...]) -> "regex.Pattern[str]":
+    return _compile_pattern(template.format(**{name: regex.escape(text) for name, text in values}))
 
 
 def find_tag_tokens(template: str, vocabulary: Iterable[str]) -> tuple[tuple[str, ...], set[str]]:
@@ -199,7 +199,7 @@ class ReasoningParser:
         self._end_pattern: regex.Pattern[str] | None = None  # None outside of reasoning
         # A start tag and text, which are reasoning only if the end tag arrives; None: certain.
         self._pending_parts: list[str] | None = None
-        self._may_lack_start = False  # the text may have started in reasoning
+        self._may_lack_start_tag = False  # the text may have started in reasoning
         self._is_in_answer = False  # the answer itself has started
         self._has_reasoned = False
         self._wrapper_end_pattern: regex.Pattern[str] | None = None
@@ -208,8 +208,8 @@ class ReasoningParser:
         self._has_tool_calls = False  # tool calls follow the text
         self._is_in_fence, self._last_line = False, ""  # to recognize tags in code
         self._new_texts: list[str] = []
-        self._answer: list[str] = []
-        self._reasoning: list[str] = []
+        self._answer_pieces: list[str] = []
+        self._reasoning_pieces: list[str] = []
         self._retracts_earlier_text = False
         self.unmatched_end_tag: str | None = None
         """The end tag of reasoning that had no start tag, if any."""
@@ -219,7 +219,7 @@ class ReasoningParser:
             self._has_reasoned = True
         elif reasoning_format.assumed_end_tag is not None:
             self._end_pattern = regex.compile(regex.escape(reasoning_format.assumed_end_tag))
-            self._pending_parts, self._may_lack_start = [""], True
+            self._pending_parts, self._may_lack_start_tag = [""], True
 
     def feed(self, text: str) -> SeparatedText:
         if not self._may_have_tags:
@@ -236,8 +236,8 @@ class ReasoningParser:
     def record_separate_reasoning(self) -> None:
         """Record that the provider sends reasoning separately, so the text contains none."""
         self._has_reasoned = True
-        if self._may_lack_start and not any(self._pending_parts or ()):
-            self._end_pattern, self._pending_parts, self._may_lack_start = None, None, False
+        if self._may_lack_start_tag and not any(self._pending_parts or ()):
+            self._end_pattern, self._pending_parts, self._may_lack_start_tag = None, None, False
 
     def flush(self, *, is_cut: bool = False, has_tool_calls: bool = False) -> SeparatedText:
         """End the answer (`is_cut`: it was cut off), and return the text still held back."""
@@ -245,18 +245,20 @@ class ReasoningParser:
         while self._buffer and self._parse_step():
             pass
         if self._end_pattern is not None:
-            is_in_answer = self._pending_parts is not None and not (self._may_lack_start and is_cut)
-            target_parts = self._answer if is_in_answer else self._reasoning
+            belongs_to_answer = self._pending_parts is not None and not (
+                self._may_lack_start_tag and is_cut
+            )
+            target_parts = self._answer_pieces if belongs_to_answer else self._reasoning_pieces
             target_parts.extend(self._pending_parts or ())
         elif not self._has_reasoned:
-            self._answer.append(self._buffer)
+            self._answer_pieces.append(self._buffer)
         self._end_pattern, self._pending_parts, self._buffer = None, None, ""
         return self._take_separated_text()
 
     def _take_separated_text(self) -> SeparatedText:
-        answer, reasoning = "".join(self._answer), "".join(self._reasoning)
+        answer, reasoning = "".join(self._answer_pieces), "".join(self._reasoning_pieces)
         separated_text = SeparatedText(answer, reasoning, self._retracts_earlier_text)
-        self._answer, self._reasoning, self._retracts_earlier_text = [], [], False
+        self._answer_pieces, self._reasoning_pieces, self._retracts_earlier_text = [], [], False
         return separated_text
 
     def _parse_step(self) -> bool:
@@ -265,10 +267,12 @@ class ReasoningParser:
         return self._parse_answer() if self._is_in_answer else self._parse_beginning()
 
     def _add_reasoning(self, reasoning: str) -> None:
-        (self._reasoning if self._pending_parts is None else self._pending_parts).append(reasoning)
+        (self._reasoning_pieces if self._pending_parts is None else self._pending_parts).append(
+            reasoning
+        )
 
     def _emit_answer(self, answer: str) -> None:
-        self._answer.append(answer)
+        self._answer_pieces.append(answer)
         self._new_texts.append(answer)
 
     def _parse_reasoning(self, end_pattern: "regex.Pattern[str]") -> bool:
@@ -279,9 +283,9 @@ class ReasoningParser:
             self._buffer = self._buffer[end_tag_start:]
             return False
         self._buffer = self._buffer[match.end() :]
-        if self._may_lack_start:
-            self.unmatched_end_tag, self._may_lack_start = match[0], False
-        self._reasoning.extend((self._pending_parts or ())[1:])  # without the start tag
+        if self._may_lack_start_tag:
+            self.unmatched_end_tag, self._may_lack_start_tag = match[0], False
+        self._reasoning_pieces.extend((self._pending_parts or ())[1:])  # without the start tag
         self._end_pattern, self._pending_parts = None, None
         self._has_reasoned = True
         return True
@@ -370,8 +374,8 @@ class ReasoningParser:
             self._emit_answer(text_before + tag)
             self._buffer = text_after
         else:
-            self._reasoning += [*self._answer, text_before]
-            self._answer, self._retracts_earlier_text = [], True
+            self._reasoning_pieces += [*self._answer_pieces, text_before]
+            self._answer_pieces, self._retracts_earlier_text = [], True
             self.unmatched_end_tag = tag
             self._has_reasoned, self._is_in_answer = True, False
             self._buffer = text_after
@@ -394,9 +398,9 @@ class ReasoningParser:
         return _track_fence(self._is_in_fence, self._last_line, text_before)
 
 
-def _track_fence(is_in_fence: bool, line: str, text: str) -> tuple[bool, str]:
-    finished_lines, _, line = f"{line}{text}".rpartition("\n")
-    return is_in_fence != (len(_CODE_FENCE.findall(finished_lines)) % 2 == 1), line
+def _track_fence(is_in_fence: bool, unfinished_line: str, text: str) -> tuple[bool, str]:
+    finished_lines, _, unfinished_line = f"{unfinished_line}{text}".rpartition("\n")
+    return is_in_fence != (len(_CODE_FENCE.findall(finished_lines)) % 2 == 1), unfinished_line
 
 
 async def separate_reasoning(

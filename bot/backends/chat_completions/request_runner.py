@@ -56,7 +56,7 @@ _USAGE_TIMEOUT_SECONDS = 1.0  # to wait for the usage after the finish reason
 _log = structlog.get_logger(__name__)
 # Pauses between reads save CPU time. A short answer is complete after the first pause. For a longer
 # one, 0.3 s is often enough: platforms show the first message after 0.8 s, and edit less often.
-_READ_PAUSES = (0.2, 0.3)  # in seconds; the last one repeats, and may delay a stop that long
+_READ_PAUSE_SECONDS = (0.2, 0.3)  # in seconds; the last one repeats, and may delay a stop that long
 MAX_ERROR_BYTES = 64 * 1024
 _CHECK_TIMEOUT_SECONDS = 10.0
 _MAX_NAMED_MODELS = 8
@@ -83,7 +83,7 @@ class Timeouts:
         self._settings = settings
         self._endpoint = endpoint
         self._deadline = deadline
-        self._now = current_time
+        self._get_current_time = current_time
         self._wait_seconds_left = settings.first_token_seconds
         # A slow self-hosted model also reasons longer.
         self._max_reasoning_seconds = max(REASONING_TIMEOUT_SECONDS, settings.first_token_seconds)
@@ -107,7 +107,7 @@ class Timeouts:
 
     def limit_wait(self, pause_seconds: float = 0.0) -> Self:
         """Limit the wait in a `with` block, without a pause first; raise `RequestFailed`."""
-        self._wait_started_at = start_time = self._now() + pause_seconds
+        self._wait_started_at = start_time = self._get_current_time() + pause_seconds
         if start_time > self._deadline:
             raise self._timeout_error(start_time)
         self._wait_ends_at = min(start_time + self._wait_seconds_left, self._deadline)
@@ -120,7 +120,7 @@ class Timeouts:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Deduct the wait from the remaining time, and raise a timeout as `RequestFailed`."""
-        start_time, now = self._wait_started_at, self._now()
+        start_time, now = self._wait_started_at, self._get_current_time()
         overrun_seconds = now - self._wait_ends_at
         self._deduct_wait(start_time, now, overrun_seconds)
         if isinstance(error, TimeoutError):
@@ -250,27 +250,27 @@ class ChatRequestRunner:
                 breaker.record_outcome(
                     self._clock.monotonic(),
                     succeeded=not error.counts_as_failure,
-                    is_down=error.is_down and not has_text,
+                    is_service_down=error.is_service_down and not has_text,
                     is_retry=retry_count > 0,
                     is_trial=is_trial_call,
                 )
                 self._record_lasting_error(error, request.model)
                 if has_text:
-                    raise _interrupted_error(error) from error
+                    raise _to_backend_interrupted(error) from error
                 # A failed trial call is not retried; the next message is the next trial.
                 gives_up = breaker.is_open and (is_trial_call or request.has_fallback)
                 retry_args = (request, retry_count, load_deadline)
                 pause_seconds = None if gives_up else self._pause_before_retry(error, *retry_args)
                 if pause_seconds is None or pause_seconds >= deadline - current_time():
                     raise _unavailable_error(error, report_context_overflow) from error
-                rate_limit_wait = self._log_and_report_retry(error, request, pause_seconds)
+                rate_limit_event = self._log_and_report_retry(error, request, pause_seconds)
             else:
                 breaker.record_outcome(self._clock.monotonic(), succeeded=True)
                 self._lasting_errors.pop(request.model, None)
                 return
             retry_count += 1
-            if rate_limit_wait is not None:
-                yield rate_limit_wait
+            if rate_limit_event is not None:
+                yield rate_limit_event
             await self._clock.sleep(pause_seconds)
 
     def _log_and_report_retry(
@@ -346,7 +346,7 @@ class ChatRequestRunner:
             response = await self._post(request.build_without_system_role(), timeouts)
         try:
             parser = self._create_parser(response, request)
-            read_pauses = iter(_READ_PAUSES)
+            read_pauses = iter(_READ_PAUSE_SECONDS)
             pause_seconds = 0.0
             while not parser.is_done:
                 chunk = await self._next_chunk(response, parser, timeouts, pause_seconds)
@@ -365,7 +365,9 @@ class ChatRequestRunner:
                     raise parsed_chunk.error
                 # No pause after a keep-alive: it would not count toward the timeouts.
                 answer_continues = parsed_chunk.has_progress and parser.finish_reason is None
-                pause_seconds = next(read_pauses, _READ_PAUSES[-1]) if answer_continues else 0.0
+                pause_seconds = (
+                    next(read_pauses, _READ_PAUSE_SECONDS[-1]) if answer_continues else 0.0
+                )
         finally:
             await response.close()
         self._remember_unmatched_end_tag(parser, request.model)
@@ -434,10 +436,14 @@ class ChatRequestRunner:
         missing_models = [model for model in models if not _is_listed(model, names)]
         if missing_models and is_list_complete:
             problem = f"{self._endpoint} has no model {{!r}} at {self._endpoint.base_url}; {{}}"
-            lines = [problem.format(name, _suggest_models(name, names)) for name in missing_models]
-            raise BackendUnavailable("\n".join(lines))
-        missing_note = f", but does not list {', '.join(missing_models)}" if missing_models else ""
-        return f"answers at {self._endpoint.base_url}{missing_note}"
+            problem_lines = [
+                problem.format(name, _suggest_models(name, names)) for name in missing_models
+            ]
+            raise BackendUnavailable("\n".join(problem_lines))
+        missing_models_note = (
+            f", but does not list {', '.join(missing_models)}" if missing_models else ""
+        )
+        return f"answers at {self._endpoint.base_url}{missing_models_note}"
 
     async def fetch_model_list(
         self, model_list: Awaitable[Sequence[str]], model: str = "default"
@@ -479,7 +485,7 @@ def translate_http_error(
     )
 
 
-def _interrupted_error(error: RequestFailed) -> BackendInterrupted:
+def _to_backend_interrupted(error: RequestFailed) -> BackendInterrupted:
     notice = error.notice or _CUT_OFF_NOTICE
     return BackendInterrupted(str(error), notice, can_continue=error.is_retryable)
 
@@ -530,15 +536,15 @@ def read_model_list(body: bytes) -> Sequence[str]:
         decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         raise NoModelList("a web page" if is_web_page(body) else "invalid JSON") from None
-    items = decoded
+    models = decoded
     if isinstance(decoded, dict):
         if decoded.get("error"):
             raise NoModelList("an error object")
         key = next((name for name in ("data", "models") if name in decoded), None)
-        items = decoded if key is None else decoded[key] or []  # Ollama without models lists null
-    if not isinstance(items, list):
+        models = decoded if key is None else decoded[key] or []  # Ollama without models lists null
+    if not isinstance(models, list):
         raise NoModelList("other JSON")
-    names = (one.get("id") or one.get("name") if isinstance(one, dict) else one for one in items)
+    names = (one.get("id") or one.get("name") if isinstance(one, dict) else one for one in models)
     return [name for name in names if isinstance(name, str)]
 
 

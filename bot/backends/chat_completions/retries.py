@@ -13,7 +13,7 @@ MAX_WAIT_BEFORE_FALLBACK_SECONDS = 1.0
 LASTING_ERROR_SECONDS = 30.0
 """How long requests with a fallback skip a model after a lasting error."""
 MAX_BREAKER_WAIT_SECONDS = 8.0
-_MAX_WAIT_SECONDS = 86_400.0
+_MAX_REQUESTED_WAIT_SECONDS = 86_400.0
 _FIRST_BACKOFF_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 8.0
 _MAX_RETRY_BUDGET = 10.0  # retries
@@ -80,7 +80,7 @@ def parse_wait_seconds(value: str | None, now: float) -> float:
             seconds = email.utils.parsedate_to_datetime(value).timestamp() - now
     except (ValueError, OverflowError):
         return 0
-    return min(max(0.0, seconds), _MAX_WAIT_SECONDS)
+    return min(max(0.0, seconds), _MAX_REQUESTED_WAIT_SECONDS)
 
 
 def _seconds_per_unit(unit: str) -> float:
@@ -145,11 +145,11 @@ class CircuitBreaker:
         now: float,
         *,
         succeeded: bool,
-        is_down: bool = False,
+        is_service_down: bool = False,
         is_retry: bool = False,
         is_trial: bool = True,
     ) -> None:
-        """Record a call's outcome; `is_down` means that the service was down.
+        """Record a call's outcome; `is_service_down` means that the service was down.
 
         Retries alone never open the breaker.
         """
@@ -166,11 +166,13 @@ class CircuitBreaker:
         failure_count = self._outcomes.count(False)
         is_window_full = len(self._outcomes) == self._outcomes.maxlen
         mostly_fails = is_window_full and failure_count >= self._failure_share * len(self._outcomes)
-        if mostly_fails or self._record_downtime(now, is_down=is_down, is_retry=is_retry):
+        if mostly_fails or self._record_downtime(
+            now, is_service_down=is_service_down, is_retry=is_retry
+        ):
             self._opened_at = now
 
-    def _record_downtime(self, now: float, *, is_down: bool, is_retry: bool) -> bool:
-        if not is_down:
+    def _record_downtime(self, now: float, *, is_service_down: bool, is_retry: bool) -> bool:
+        if not is_service_down:
             self._forget_downtime()
             return False
         if self._down_since is None:

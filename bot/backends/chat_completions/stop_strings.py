@@ -42,14 +42,18 @@ class StopStringFilter:
         if self._first_char_pattern.search(text) is None:
             return text  # the usual case
         matches = [
-            (at + len(stop), at) for stop in self._stop_strings if (at := text.find(stop)) >= 0
+            (position + len(stop_string), position)
+            for stop_string in self._stop_strings
+            if (position := text.find(stop_string)) >= 0
         ]
         if matches:
             self.has_matched = True
             self._buffer = ""
             _, start = min(matches)  # the stop string that ends first
             return text[:start]
-        held_back_length = max(partial_match_length(text, stop) for stop in self._stop_strings)
+        held_back_length = max(
+            partial_match_length(text, stop_string) for stop_string in self._stop_strings
+        )
         self._buffer = text[len(text) - held_back_length :]
         return text[: len(text) - held_back_length]
 

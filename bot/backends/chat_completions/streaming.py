@@ -145,15 +145,15 @@ class StreamParser(ABC):
         """Parse what remains at the end; report an incomplete answer as an error."""
         self.is_done = True
         try:
-            last_events = (
+            remaining_events = (
                 self._sse_parser.flush()
                 if self._plain_response_chunks is None
                 else self._split_plain_response(self._plain_response_chunks)
             )
         except ValueError as error:
             return self._malformed_chunk(str(error))
-        parsed_chunk = self._parse_events(last_events)
-        self._has_events = self._has_events or bool(last_events)
+        parsed_chunk = self._parse_events(remaining_events)
+        self._has_events = self._has_events or bool(remaining_events)
         if self.finish_reason is None and parsed_chunk.error is None:
             return self._parse_stray_lines(parsed_chunk)
         return parsed_chunk

@@ -136,7 +136,7 @@ class ChatCompletionsParser(StreamParser):
     @override
     def _read_plain_texts(self, events: Sequence[bytes], start_index: int) -> Sequence[str]:
         texts: list[str] = []
-        decode = _plain_chunk_decoder.decode
+        decode = _text_only_chunk_decoder.decode
         try:
             for index in range(start_index, len(events)):
                 text = decode(events[index]).choices[0].delta.content
@@ -220,7 +220,7 @@ def _find_tool_calls(delta: JsonObject) -> object:
     return delta.get("tool_calls") or ([{"function": legacy_call}] if legacy_call else None)
 
 
-class _PlainDelta(msgspec.Struct):
+class _TextOnlyDelta(msgspec.Struct):
     content: str
     refusal: None = None
     reasoning_content: None = None
@@ -233,18 +233,18 @@ class _PlainDelta(msgspec.Struct):
     function_call: None = None
 
 
-class _PlainChoice(msgspec.Struct):
-    delta: _PlainDelta
+class _TextOnlyChoice(msgspec.Struct):
+    delta: _TextOnlyDelta
     index: Literal[0] = 0
     message: None = None
     text: None = None
     finish_reason: None = None
 
 
-class _PlainChunk(msgspec.Struct):
+class _TextOnlyChunk(msgspec.Struct):
     """A chunk that contains only text, like almost all chunks."""
 
-    choices: tuple[_PlainChoice]
+    choices: tuple[_TextOnlyChoice]
     usage: None = None
     error: None = None
 
@@ -322,30 +322,30 @@ def _decode_chunk(data: bytes) -> _Chunk:
 
 
 _chunk_decoder = msgspec.json.Decoder(_Chunk)
-_plain_chunk_decoder = msgspec.json.Decoder(_PlainChunk)
+_text_only_chunk_decoder = msgspec.json.Decoder(_TextOnlyChunk)
 
 
 def describe_request(model: str, body: Mapping[str, object]) -> PromptDescription:
     """Describe a request whose messages the service itself renders as a prompt."""
-    text = json.dumps(_shorten_data(body), ensure_ascii=False, indent=2)
+    text = json.dumps(_shorten_images(body), ensure_ascii=False, indent=2)
     details = {"template": "the service's own, which renders the messages below"}
     return PromptDescription(model, details, text, is_rendered=False)
 
 
-def _shorten_data(value: Any) -> Any:
+def _shorten_images(value: Any) -> Any:
     match value:
         case dict():
             return {
-                name: _shorten_data_string(each) if name in {"url", "data"} else _shorten_data(each)
+                name: _shorten_image(each) if name in {"url", "data"} else _shorten_images(each)
                 for name, each in value.items()
             }
         case list() | tuple():
-            return [_shorten_data(item) for item in value]
+            return [_shorten_images(item) for item in value]
         case _:
             return value
 
 
-def _shorten_data_string(data: object) -> object:
+def _shorten_image(data: object) -> object:
     if not isinstance(data, str) or len(data) <= _MAX_SHOWN_DATA_CHARS:
         return data
     return f"{data[:_MAX_SHOWN_DATA_CHARS]}… ({len(data)} characters)"

@@ -124,7 +124,10 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         return sorted(names) or ["flagged"] * bool(flagged_categories)
 
     async def _request_json(
-        self, model: str, seconds: float, send: Callable[[OpenAIConnection], Awaitable[bytes]]
+        self,
+        model: str,
+        timeout_seconds: float,
+        send: Callable[[OpenAIConnection], Awaitable[bytes]],
     ) -> dict[str, Any]:
         """Send a request and return its JSON response; raise `BackendUnavailable` if it fails."""
         try:
@@ -134,7 +137,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         except RequestFailed as error:
             raise BackendUnavailable(str(error)) from None
         except TimeoutError:
-            message = f"{self._endpoint} did not answer within {seconds:.0f} s"
+            message = f"{self._endpoint} did not answer within {timeout_seconds:.0f} s"
             raise BackendUnavailable(message) from None
         except msgspec.DecodeError as error:
             malformed_error = errors.malformed_error(self._endpoint, str(error))
@@ -160,10 +163,10 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
     def _build_session_header(self, prompt: Prompt) -> dict[str, str]:
         """Return the header that marks a conversation's requests with a keyed hash of its id."""
-        name = self._settings.session_header
-        if name is None or not prompt.conversation:
+        header_name = self._settings.session_header
+        if header_name is None or not prompt.conversation:
             return {}
-        return {name: _hash_conversation(self._session_key, prompt.conversation)}
+        return {header_name: _hash_conversation_id(self._session_key, prompt.conversation)}
 
     def _find_model_quirks(self, model: str) -> Quirks:
         quirks = find_quirks(self._endpoint.name, self._endpoint.base_url, model)
@@ -174,7 +177,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
 
 @lru_cache(_MAX_CACHED_HASHES)
-def _hash_conversation(key: bytes, conversation_id: str) -> str:
+def _hash_conversation_id(key: bytes, conversation_id: str) -> str:
     return hmac.digest(key, conversation_id.encode(), "sha256")[:_SESSION_HASH_BYTES].hex()
 
 

@@ -156,7 +156,7 @@ def _make_client(settings: OpenAISettings, key: SecretStr | None) -> AsyncOpenAI
     troupe_client = HttpClient(
         f"{url.scheme}://{url.netloc.decode('ascii')}", {}, connect_seconds=settings.connect_seconds
     )
-    httpx_client = OneServerClient(HttpTransport(troupe_client))
+    httpx_client = MinimalHttpxClient(HttpTransport(troupe_client))
     api_key = _PLACEHOLDER_KEY if key is None else key.get_secret_value()
     base_url = str(url.copy_with(query=None))
     if settings.is_azure and base_url.endswith("/openai"):  # the deployment is part of the path
@@ -193,12 +193,12 @@ def _build_headers(settings: OpenAISettings, key: SecretStr | None) -> dict[str,
     return headers | settings.basic_auth_headers
 
 
-class OneServerClient(httpx2.AsyncClient):
+class MinimalHttpxClient(httpx2.AsyncClient):
     """An httpx client that neither merges URLs nor follows redirects, to save CPU time."""
 
     def __init__(self, transport: "HttpTransport") -> None:
         super().__init__(transport=transport)
-        self._handle_request = transport.handle_async_request
+        self._send_via_transport = transport.handle_async_request
 
     @override
     def build_request(self, method: str, url: httpx2.URL | str, **options: Any) -> httpx2.Request:
@@ -210,7 +210,7 @@ class OneServerClient(httpx2.AsyncClient):
     async def send(
         self, request: httpx2.Request, *, stream: bool = False, **_: Any
     ) -> httpx2.Response:
-        response = await self._handle_request(request)
+        response = await self._send_via_transport(request)
         response.request = request
         if not stream:
             try:

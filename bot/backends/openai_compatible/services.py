@@ -94,9 +94,11 @@ def _read_quirks(catalog_entry: dict[str, Any]) -> dict[str, Any]:
 def _read_service(catalog: Mapping[str, Mapping[str, Any]], name: str) -> KnownService:
     entry = {**catalog.get(catalog[name].get("like", ""), {}), **catalog[name]}
     entry.pop("like", None)
-    models = {pattern: _read_quirks({**each}) for pattern, each in entry.pop("models", {}).items()}
+    quirks_by_pattern = {
+        pattern: _read_quirks({**each}) for pattern, each in entry.pop("models", {}).items()
+    }
     quirks = replace(NO_QUIRKS, **_read_quirks(entry))
-    return KnownService(quirks=quirks, models=models, **entry)
+    return KnownService(quirks=quirks, models=quirks_by_pattern, **entry)
 
 
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))

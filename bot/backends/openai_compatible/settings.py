@@ -17,7 +17,7 @@ from bot.backends.openai_compatible.services import (
 from bot.backends.spec import FREE
 from bot.runtime.addresses import is_local_network_address
 
-_LOCAL_TIMEOUTS = {"first_token_seconds": 300.0, "total_seconds": 600.0}
+_LOCAL_SERVER_TIMEOUTS = {"first_token_seconds": 300.0, "total_seconds": 600.0}
 _SESSION_HEADER = "X-Session-ID"
 
 
@@ -83,19 +83,22 @@ class OpenAISettings(HttpProviderSettings):
                 f" remove {prefix}API_KEY or the password in {prefix}BASE_URL"
             )
         service = find_known_service(provider, base_url)
-        updates: dict[str, object] = {"message_names": False, "sees": "text"}
+        field_values: dict[str, object] = {"message_names": False, "sees": "text"}
         if service is not None:
-            updates["message_names"] = service.quirks.accepts_names
-            updates["context_tokens"] = service.context_tokens
-            updates["sees"] = "images" if service.sees_images else "text"
+            field_values["message_names"] = service.quirks.accepts_names
+            field_values["context_tokens"] = service.context_tokens
+            field_values["sees"] = "images" if service.sees_images else "text"
         if provider in KEYLESS_SERVICES:
-            updates["prices"] = {"*": FREE}  # self-hosted models have no price per token
+            field_values["prices"] = {"*": FREE}  # self-hosted models have no price per token
         if provider in KEYLESS_SERVICES or is_local_network_address(base_url):
-            updates |= _LOCAL_TIMEOUTS
+            field_values |= _LOCAL_SERVER_TIMEOUTS
         user_values = {name: getattr(self, name) for name in self.model_fields_set}
-        updates |= {name: value for name, value in user_values.items() if value is not None}
-        updates |= {"base_url": base_url, "session_header": self._choose_session_header(service)}
-        settings = self.model_copy(update=updates)
+        field_values |= {name: value for name, value in user_values.items() if value is not None}
+        field_values |= {
+            "base_url": base_url,
+            "session_header": self._choose_session_header(service),
+        }
+        settings = self.model_copy(update=field_values)
         if is_azure(provider, base_url):
             address, version, deployment = read_azure_address(base_url, self.api_version)
             settings._is_azure = True  # noqa: SLF001 # this same class

@@ -44,7 +44,7 @@ def breaker_after_outage(*calls: tuple[float, bool]) -> CircuitBreaker:
     """Return a breaker after failed calls, given as pairs of a time and `is_retry`."""
     breaker = CircuitBreaker()
     for at, is_retry in calls:
-        breaker.record_outcome(at, succeeded=False, is_down=True, is_retry=is_retry)
+        breaker.record_outcome(at, succeeded=False, is_service_down=True, is_retry=is_retry)
     return breaker
 
 
@@ -67,14 +67,14 @@ def test_breaker_opens_sooner_if_the_provider_is_down_for_a_second(
 def test_any_response_counts_as_the_provider_being_up(success: bool) -> None:
     breaker = breaker_after_outage((0, False), (1, False))
     breaker.record_outcome(2, succeeded=success)
-    breaker.record_outcome(3, succeeded=False, is_down=True)
-    breaker.record_outcome(3.5, succeeded=False, is_down=True)
+    breaker.record_outcome(3, succeeded=False, is_service_down=True)
+    breaker.record_outcome(3.5, succeeded=False, is_service_down=True)
     assert breaker.allows_call(3.5) is True
 
 
 def test_late_failure_of_an_older_call_does_not_delay_the_trial_call() -> None:
     breaker = breaker_after(*[False] * 20)
-    breaker.record_outcome(4, succeeded=False, is_down=True, is_trial=False)
+    breaker.record_outcome(4, succeeded=False, is_service_down=True, is_trial=False)
 
     assert (breaker.allows_call(5), breaker.failed_trial_count) == (True, 0)
 
