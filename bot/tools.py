@@ -248,9 +248,9 @@ def history_tool(
         matches = [turn for turn in turns if all(word in turn.text.casefold() for word in words)]
         if not matches:
             return "nothing was found"
-        tag_text = create_tagger(turns)
+        tag_with_speaker = create_tagger(turns)
         return "\n".join(
-            f"{turn.at:%Y-%m-%d %H:%M} {tag_text(turn, _cut_excerpt(turn.text, words[0]))}"
+            f"{turn.at:%Y-%m-%d %H:%M} {tag_with_speaker(turn, _cut_excerpt(turn.text, words[0]))}"
             for turn in matches[-_MAX_MESSAGES:]
         )
 

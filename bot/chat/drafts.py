@@ -26,10 +26,12 @@ def find_newest_scene(
     original_preset: str = "",
 ) -> Scene | None:
     """Return the newest message addressed to the bot, if any, with the turns around it."""
-    indexes = [index for index, one in enumerate(turns) if one.speaker and not one.is_observed]
-    if not indexes:
+    question_indexes = [
+        index for index, one in enumerate(turns) if one.speaker and not one.is_observed
+    ]
+    if not question_indexes:
         return None
-    index = indexes[-1]
+    index = question_indexes[-1]
     earlier_turns, question, answers = turns[:index], turns[index], turns[index + 1 :]
     address, author = parse_address(conversation), question.speaker
     assert author is not None  # noqa: S101 # it was chosen by its speaker

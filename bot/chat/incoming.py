@@ -60,7 +60,7 @@ class Address:
         return replace(self, history=f"{_RECAP_HISTORY_PREFIX}{self.history}")
 
     @property
-    def summarized_address(self) -> "Address":
+    def recap_source_address(self) -> "Address":
         """The address of the conversation that `/recap` commands at this address summarize."""
         return replace(self, history=self.history.removeprefix(_RECAP_HISTORY_PREFIX))
 
@@ -409,7 +409,7 @@ def create_forget_requests(
     conversation_keys: Iterable[str],
     key_prefix: str,
     person_id: str | None,
-    at: datetime,
+    requested_at: datetime,
     scopes: Sequence[str] = (),
 ) -> list[ForgetRequest]:
     """Create a request per conversation to delete the messages of a person or of everybody.
@@ -418,7 +418,9 @@ def create_forget_requests(
     were deleted as well.
     """
     return [
-        ForgetRequest(parse_address(key), f"{key_prefix}:{key}", person_id, at, (key, *scopes))
+        ForgetRequest(
+            parse_address(key), f"{key_prefix}:{key}", person_id, requested_at, (key, *scopes)
+        )
         for key in conversation_keys
     ]
 

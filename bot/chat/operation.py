@@ -100,7 +100,7 @@ class BlockedCalls:
 
 
 @value_class
-class LoggedStep:
+class LogEntry:
     at: str
     """In ISO 8601, UTC."""
     level: str
@@ -115,10 +115,10 @@ class FailedMessage:
     error_id: str
     """The id shown to the message's author."""
     turn: str
-    steps: tuple[LoggedStep, ...]
+    steps: tuple[LogEntry, ...]
 
     @property
-    def newest_failure(self) -> LoggedStep:
+    def newest_failure(self) -> LogEntry:
         """The last warning or error, or the last step if there is none."""
         failed_steps = (one for one in reversed(self.steps) if one.level not in {"debug", "info"})
         return next(failed_steps, self.steps[-1])
@@ -168,7 +168,7 @@ class Node:
     roles: str
     """The process's roles, separated by commas."""
     version: str
-    started_seconds: float
+    uptime_seconds: float
     """How long ago it started."""
     seen_seconds: float
     """The age of its last report; if that is far above `HEARTBEAT_SECONDS`, it is probably dead."""
@@ -250,5 +250,5 @@ class DatabaseRestore:
     """When the lost database was last used to answer people, in Unix seconds."""
     forgotten_ids: frozenset[tuple[str, str]] = frozenset()
     """Pairs of a conversation and the platform's id of a message that was forgotten in it."""
-    forgotten_until: Mapping[str, float] = field(default_factory=dict)
+    forgotten_until_by_conversation: Mapping[str, float] = field(default_factory=dict)
     """The Unix time up to which all messages were forgotten, by conversation key."""

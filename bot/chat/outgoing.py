@@ -57,7 +57,7 @@ class Limits:
     """Whether a section of a message can be collapsed until a reader opens it."""
     has_private_chats: bool = False
     """Whether this is a group whose members can open private chats with the bot."""
-    sends_private_replies_empty: bool = False
+    fills_private_replies_by_edit: bool = False
     """Whether a private reply is sent empty and then edited. A send with unknown outcome must not
     be repeated with its content, because an older server would show it to the whole group."""
     convert_reaction: Callable[[str], str] | None = None

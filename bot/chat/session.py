@@ -222,7 +222,7 @@ class TurnResult:
     """Whether to delete messages that an interrupted attempt at an answer may have sent."""
     is_withdrawn: bool = False
     """Whether the question was deleted, so that it must be erased from database files too."""
-    next_part: int = 0
+    next_part_number: int = 0
     """The lowest part number for which no message was sent during generation."""
     change: HistoryChange | None = None
     unanswered_questions: Sequence[Turn] = ()

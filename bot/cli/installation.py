@@ -165,7 +165,7 @@ def show_nodes() -> None:
 def _to_node_row(node: Node) -> Sequence[str]:
     report = f"{format_age(node.seen_seconds)} ago{' (silent)' if node.is_silent else ''}"
     leases = ", ".join(node.leases) or "-"
-    uptime = format_age(node.started_seconds)
+    uptime = format_age(node.uptime_seconds)
     return (node.owner, node.roles, node.version, uptime, report, str(node.conversations), leases)
 
 

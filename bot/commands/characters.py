@@ -88,8 +88,10 @@ class CharacterHandlers:
     )
     async def _list_characters(self, request: CommandRequest) -> CommandResult:
         active_names, owner = request.active.names, character_owner(request.incoming)
-        summaries = await self.resolver.characters.list_descriptions(owner)
-        lines = [preset_line(name, text, active_names) for name, text in summaries.items()]
+        descriptions_by_name = await self.resolver.characters.list_descriptions(owner)
+        lines = [
+            preset_line(name, text, active_names) for name, text in descriptions_by_name.items()
+        ]
         return CommandResult(join_texts(lines) if lines else _NO_CHARACTERS_NOTICE)
 
     @admin_command(
@@ -119,9 +121,9 @@ class CharacterHandlers:
     async def _use_character(self, request: CommandRequest) -> CommandResult:
         incoming, owner = request.incoming, character_owner(request.incoming)
         await self.admins.require_admin(incoming, _CHOOSE_CHARACTERS_ACTION)
-        name = await self.find_full_name(request.argument, owner, "/character use")
+        name = await self.find_full_character_name(request.argument, owner, "/character use")
         preset = await self._load_for_chat(request, name)
-        await self.resolver.set_active(request.scope, [preset], **request.author_arguments)
+        await self.resolver.set_active(request.scope, [preset], **request.audit_arguments)
         text = translatable("{name} answers here from now on.", name=preset.display_name)
         return await Greetings(self.resolver).begin_session(text, preset, incoming)
 
@@ -134,7 +136,9 @@ class CharacterHandlers:
         incoming = request.incoming
         await self._require_character_permission(incoming)
         typed_name, *fields = _split_form_fields(request.argument) or [""]
-        name = await self.find_full_name(typed_name, character_owner(incoming), "/character edit")
+        name = await self.find_full_character_name(
+            typed_name, character_owner(incoming), "/character edit"
+        )
         if (card := await self.download_attached_file(incoming)) is not None:
             preset = await self._convert_card(card, incoming)
             preset = with_changed_texts(preset, {"name": display_name(name)})
@@ -159,7 +163,9 @@ class CharacterHandlers:
         await self._require_character_permission(incoming)
         if incoming.is_private:
             raise UserError(_SERVER_ONLY_NOTICE)
-        name = await self.find_full_name(request.argument, incoming.author.id, "/character share")
+        name = await self.find_full_character_name(
+            request.argument, incoming.author.id, "/character share"
+        )
         preset = await self.load_newest_version(name)
         return _announce_character(await self._store_new_character(request, preset))
 
@@ -167,8 +173,8 @@ class CharacterHandlers:
     async def _remove_character(self, request: CommandRequest) -> CommandResult:
         await self._require_character_permission(request.incoming)
         owner = character_owner(request.incoming)
-        name = await self.find_full_name(request.argument, owner, "/character remove")
-        await self.resolver.characters.announce(name, "", "", **request.author_arguments)
+        name = await self.find_full_character_name(request.argument, owner, "/character remove")
+        await self.resolver.characters.announce(name, "", "", **request.audit_arguments)
         await self.versions.delete(name)
         text = translatable("{name} was deleted.", name=display_name(name))
         return CommandResult(text, changes_channel=True)
@@ -180,7 +186,9 @@ class CharacterHandlers:
         action, _, name = (command.text if command else "").partition(" ")
         if action != "edit":
             return [(one, "") for one in (_NEW_NAME_OPTION, *_FORM_OPTIONS)]
-        name = await self.find_full_name(name, character_owner(message), "/character edit")
+        name = await self.find_full_character_name(
+            name, character_owner(message), "/character edit"
+        )
         preset = await self.load_newest_version(name)
         options = zip(_FORM_OPTIONS, _PRESET_KEYS, strict=True)
         fields = [(one, getattr(preset, key) or "") for one, key in options]
@@ -203,7 +211,9 @@ class CharacterHandlers:
         if not message.is_private:
             await self.admins.require_admin(message, _CHANGE_CHARACTERS_ACTION)
 
-    async def find_full_name(self, typed_name: str, owner: str, typed_command: str) -> str:
+    async def find_full_character_name(
+        self, typed_name: str, owner: str, typed_command: str
+    ) -> str:
         """Return the full name of an owner's character. Raises `UserError` if there is none.
 
         `typed_command` begins the example command in the error message.
@@ -236,13 +246,15 @@ class CharacterHandlers:
         files = [one for one in attachments if one.kind in READABLE_KINDS and one.source]
         if not files:
             return None
-        max_size = self.max_card_bytes
+        max_file_bytes = self.max_card_bytes
         try:
-            content = await self.download(message.address, files[0], max_size + 1)
+            content = await self.download(message.address, files[0], max_file_bytes + 1)
         except PlatformError:
             raise UserError(_UNREACHABLE_NOTICE) from None
-        if len(content) > max_size:
-            text = translatable("A file may have up to {limit} KiB.", limit=f"{max_size // 1024:,}")
+        if len(content) > max_file_bytes:
+            text = translatable(
+                "A file may have up to {limit} KiB.", limit=f"{max_file_bytes // 1024:,}"
+            )
             raise UserError(text)
         return content
 
@@ -321,7 +333,7 @@ class CharacterHandlers:
         await self.versions.save([PresetVersion(name, content, 1, owner)])
         summary = " ".join(preset.description[:_MAX_SUMMARY_CHARS].split())
         summary += f"\t{preset.avatar or ''}"
-        await self.resolver.characters.announce(name, content, summary, **request.author_arguments)
+        await self.resolver.characters.announce(name, content, summary, **request.audit_arguments)
 
 
 def _announce_character(preset: Preset) -> CommandResult:

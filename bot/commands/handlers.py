@@ -21,9 +21,9 @@ from bot.commands.request import (
     CommandRequest,
     CommandResult,
     StopOutcome,
+    collect_handlers,
     command,
     command_specs,
-    handlers_by_command,
     listed_commands,
     private_command,
 )
@@ -70,11 +70,11 @@ class CommandHandlers:
 
     def __post_init__(self) -> None:
         handlers = (self, self.admins, self.menus, self.scope_handlers, self.memory_handlers)
-        self._handlers = handlers_by_command(*handlers, *self.other_handlers)
+        self._handlers = collect_handlers(*handlers, *self.other_handlers)
 
     async def handle(self, request: CommandRequest) -> CommandResult:
         """Run a command; on failure, raise `UserError` with a text for its author."""
-        command = _move_action_to_name(request.command)
+        command = _include_action_in_name(request.command)
         handler = self._handlers.get(command.name)
         if handler is None:
             group = _GROUPS_BY_NAME.get(request.command.name)
@@ -87,13 +87,13 @@ class CommandHandlers:
             message = replace(message, author_is_admin=True)  # as if by an admin
         return await handler(replace(request, command=command, incoming=message))
 
-    async def greet(self, arrival: ChatJoin, active: ActiveCharacters) -> CommandResult:
+    async def greet(self, join: ChatJoin, active: ActiveCharacters) -> CommandResult:
         """Return the first message in a new chat: a greeting and, in groups, the privacy notice."""
         preset, preset_count = active.first.preset, len(active.presets)
         has_greeting = bool(preset.select_greetings(preset_count))
-        text = "" if has_greeting else _introduce(preset, is_private=arrival.is_private)
-        result = await self.greetings.add(CommandResult(text), preset, arrival, preset_count)
-        notice = None if arrival.is_private else await self.privacy_notice.join_notice(arrival)
+        text = "" if has_greeting else _introduce(preset, is_private=join.is_private)
+        result = await self.greetings.add(CommandResult(text), preset, join, preset_count)
+        notice = None if join.is_private else await self.privacy_notice.prepare_join_notice(join)
         return replace(result, text=join_texts(filter(None, [result.text, notice]), "\n\n"))
 
     @private_command(
@@ -169,7 +169,7 @@ class CommandHandlers:
         incoming, conversation = request.incoming, request.incoming.address.conversation
         if not request.argument:
             is_for_admin = await self.admins.may_see_prompts(incoming)
-            description = await self.context_view.show(
+            description = await self.context_view.describe_context(
                 conversation, is_for_admin=is_for_admin, answered_at=request.answered_at
             )
             return CommandResult(description)
@@ -210,7 +210,7 @@ def _describe_input_form(preset: Preset) -> Sequence[Text]:
     return [text]
 
 
-def _move_action_to_name(command: Command) -> Command:
+def _include_action_in_name(command: Command) -> Command:
     """Return a command whose name includes its action: "preset use", with the text "nova"."""
     group, name, text = _GROUPS_BY_NAME.get(command.name), command.name, command.text
     if group is not None:
@@ -221,7 +221,7 @@ def _move_action_to_name(command: Command) -> Command:
 
 def has_private_reply(command: Command) -> bool:
     """Return whether only a command's author can see its replies, including errors."""
-    spec = _SPECS_BY_NAME.get(_move_action_to_name(command).name)
+    spec = _SPECS_BY_NAME.get(_include_action_in_name(command).name)
     return spec is not None and spec.is_private
 
 

@@ -232,7 +232,7 @@ class MemoryHandlers:
         reader = await self._load_reader(request)
         if await self.memories.forget(memory.id, reader) is None:
             raise UserError(_OTHERS_MEMORY_NOTICE)
-        text = translatable("I have forgotten: {text}", text=_truncate(memory.text))
+        text = translatable("I have forgotten: {text}", text=_shorten_text(memory.text))
         return self._with_menu(request, CommandResult(text), (), can_go_back=True)
 
     @private_command(
@@ -397,7 +397,7 @@ class MemoryHandlers:
 
     async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
         """Store a file's memories, and return lines that say how many were stored or left out."""
-        stored_count, other_people, problem = 0, dict.fromkeys(file.other_people), ""
+        stored_count, other_people, last_problem = 0, dict.fromkeys(file.other_people), ""
         presets = await self._find_usable_presets(request)
         for one in file.memories:
             subject = one.subject
@@ -410,7 +410,7 @@ class MemoryHandlers:
                 await self._store_memory(request.incoming, replace(one, subject=subject))
                 stored_count += 1
             except UserError as error:
-                problem = error.text
+                last_problem = error.text
         lines: list[str] = []
         if file.memories or other_people or file.skipped_count:
             lines.append(translatable("Memories read: {count}", count=stored_count))
@@ -424,7 +424,7 @@ class MemoryHandlers:
                 "Left out because they have no usable text: {count}", count=file.skipped_count
             )
             lines.append(text)
-        return [*lines, problem] if problem else lines
+        return [*lines, last_problem] if last_problem else lines
 
     async def _import_chat(self, request: CommandRequest, chat: ExportedChat) -> tuple[Turn, ...]:
         """Return a chat's messages as turns; the command's author takes the user's role."""
@@ -435,12 +435,12 @@ class MemoryHandlers:
         first_sent_at = request.now - timedelta(milliseconds=len(chat.lines))
         turns = []
         for number, one in enumerate(chat.lines):
-            at = first_sent_at + timedelta(milliseconds=number)
+            sent_at = first_sent_at + timedelta(milliseconds=number)
             if one.is_person:
-                turns.append(Turn("user", one.text, Person(author.id, one.name), at))
+                turns.append(Turn("user", one.text, Person(author.id, one.name), sent_at))
             else:
                 preset = presets.get(preset_id(one.name), one.name)
-                turns.append(Turn("assistant", one.text, None, at, preset))
+                turns.append(Turn("assistant", one.text, None, sent_at, preset))
         return tuple(turns)
 
     async def _find_usable_presets(self, request: CommandRequest) -> dict[str, str]:
@@ -468,13 +468,19 @@ class MemoryHandlers:
         number = _parse_number(choice)
         if number is None and choice.lower() != "all":
             typed_name, choice = request.argument, ""
-        name = await characters.find_full_name(typed_name, character_owner(message), "/memory lore")
+        name = await characters.find_full_character_name(
+            typed_name, character_owner(message), "/memory lore"
+        )
         preset = await characters.load_newest_version(name)
         lorebook = preset.parsed_lorebook
-        lore = {one.content for one in lorebook.entries} if lorebook else set()
+        lore_texts = {one.content for one in lorebook.entries} if lorebook else set()
         memories = await self.memories.list_visible(_make_reader(message))
-        new_lore = [one for one in memories if _can_be_lore(message, one) and one.text not in lore]
-        chosen_memories = [one for one in new_lore if choice.lower() == "all" or one.id == number]
+        addable_memories = [
+            one for one in memories if _can_be_lore(message, one) and one.text not in lore_texts
+        ]
+        chosen_memories = [
+            one for one in addable_memories if choice.lower() == "all" or one.id == number
+        ]
         if number is not None and not chosen_memories:
             raise UserError(_UNKNOWN_MEMORY_NOTICE)
         for one in chosen_memories:
@@ -482,7 +488,7 @@ class MemoryHandlers:
             preset = with_changed_texts(preset, changes)
         if chosen_memories:
             await characters.save_character(request, preset, name)
-        remaining_memories = [one for one in new_lore if one not in chosen_memories]
+        remaining_memories = [one for one in addable_memories if one not in chosen_memories]
         heading = translatable(
             "New entries in the lorebook: {count}. Memories about this chat that can still be"
             " added: {left}. To add them, write a memory's number, or all, after the command.",
@@ -703,13 +709,13 @@ def _can_be_lore(message: Request, memory: Memory) -> bool:
     return is_about_place and reaches_server and is_from_here and memory.state is MemoryState.KEPT
 
 
-def _truncate(text: str) -> str:
+def _shorten_text(text: str) -> str:
     return text if len(text) <= _MAX_LISTED_CHARS else f"{text[:_MAX_LISTED_CHARS]}…"
 
 
 def _format_memory_line(message: Request, memory: Memory) -> Text:
     number = f"#{memory.id}" + " 📌" * memory.is_pinned  # "1." would start a Markdown list
-    labels, text = join_texts(_collect_labels(message, memory), _COMMA), _truncate(memory.text)
+    labels, text = join_texts(_collect_labels(message, memory), _COMMA), _shorten_text(memory.text)
     return translatable("{number} {text} ({labels})", number=number, text=text, labels=labels)
 
 

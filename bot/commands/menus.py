@@ -205,13 +205,13 @@ class SettingMenus:
         raise UserError(translatable("That preset no longer exists."))
 
     async def _describe_active_presets(self, request: CommandRequest) -> list[Text]:
-        active, scopes = request.active, request.incoming.scopes
+        active_characters, scopes = request.active, request.incoming.scopes
         line = translatable(
             "Who answers here: {names} ({origin})",
-            names=join_texts([one.display_name for one in active.presets], _COMMA),
-            origin=describe_origin(active.first.scope, scopes),
+            names=join_texts([one.display_name for one in active_characters.presets], _COMMA),
+            origin=describe_origin(active_characters.first.scope, scopes),
         )
-        if active.first.scope != scopes[0]:
+        if active_characters.first.scope != scopes[0]:
             return [line]
         inherited_presets = await self.resolver.resolve(scopes[1:])
         names = join_texts([one.display_name for one in inherited_presets.presets], _COMMA)

@@ -207,7 +207,7 @@ PRIVACY_GROUP = CommandSpec(
 )
 MAX_EARLIER_MESSAGES = 50
 """The maximum number of earlier messages that are read before the first answer in a channel."""
-_SENTENCE_KEY = "privacy"
+_PRIVACY_SENTENCE_KEY = "privacy"
 _JOIN_NOTICE_KEY = "join_notice"
 _SECONDS_BETWEEN_NOTICES = 86_400.0  # no second notice if the bot rejoins a server sooner
 _MAX_SENTENCE_CHARS = 500
@@ -250,7 +250,7 @@ class PrivacyNotice:
 
     async def describe(self, scopes: Sequence[str], source: str) -> Text:
         """Return what /privacy says in a channel."""
-        active, days = await self.resolver.resolve(scopes), self.history_days
+        active, history_days = await self.resolver.resolve(scopes), self.history_days
         reads_everything = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
         local_provider_pattern = marked("{provider} (on the machine of this bot)")
@@ -260,7 +260,9 @@ class PrivacyNotice:
         ]
         providers = join_texts(names, _COMMA)
         retention_text = (
-            _UNTIL_FORGOTTEN_TEXT if days is None else translatable("{days} days", days=f"{days:g}")
+            _UNTIL_FORGOTTEN_TEXT
+            if history_days is None
+            else translatable("{days} days", days=f"{history_days:g}")
         )
         lines: list[str] = [
             _NOTICE_HEADING,
@@ -277,21 +279,21 @@ class PrivacyNotice:
             translatable("• To answer, I send it to: {providers}.", providers=providers),
             _HOW_TO_OPT_OUT_LINE,
         ]
-        if (setting := await self.chat_settings.resolve(scopes, _SENTENCE_KEY)) is not None:
+        if (setting := await self.chat_settings.resolve(scopes, _PRIVACY_SENTENCE_KEY)) is not None:
             lines.append(setting.value)
         return join_texts(lines)
 
-    async def join_notice(self, arrival: ChatJoin) -> Text | None:
+    async def prepare_join_notice(self, join: ChatJoin) -> Text | None:
         """Return the notice for a server that the bot joins; None if shown in the last 24 hours."""
-        server = arrival.scopes[-1]
+        server = join.scopes[-1]
         stored_notices = await self.chat_settings.get_all([server], _JOIN_NOTICE_KEY)
         shown_at, _, event_key = stored_notices.get(server, "0 ").partition(" ")
-        is_repeated = event_key == arrival.external_key  # the same event after a crash
-        if not is_repeated and arrival.at.timestamp() - float(shown_at) < _SECONDS_BETWEEN_NOTICES:
+        is_repeated = event_key == join.external_key  # the same event after a crash
+        if not is_repeated and join.at.timestamp() - float(shown_at) < _SECONDS_BETWEEN_NOTICES:
             return None
-        new_value = f"{arrival.at.timestamp():.0f} {arrival.external_key}"
+        new_value = f"{join.at.timestamp():.0f} {join.external_key}"
         await self.chat_settings.set(server, _JOIN_NOTICE_KEY, new_value, server)
-        return await self.describe(arrival.scopes, arrival.address.source)
+        return await self.describe(join.scopes, join.address.source)
 
 
 @dataclass(eq=False)
@@ -325,7 +327,9 @@ class PrivacyHandlers:
             max_chars = _MAX_SENTENCE_CHARS
             raise UserError(translatable("Use at most {count} characters.", count=max_chars))
         server = request.incoming.scopes[-1]
-        await request.store(self.notice.chat_settings, server, _SENTENCE_KEY, sentence or None)
+        await request.store(
+            self.notice.chat_settings, server, _PRIVACY_SENTENCE_KEY, sentence or None
+        )
         saved_notice = translatable("/privacy now also says: {text}", text=sentence)
         removed_notice = translatable("/privacy no longer shows this server's own sentence.")
         return CommandResult(saved_notice if sentence else removed_notice, changes_channel=True)

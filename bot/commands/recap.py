@@ -23,7 +23,7 @@ _UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _DAYS_AGO = {"today": timedelta(), "yesterday": timedelta(days=1)}
 _DEFAULT_PERIOD = timedelta(days=1)
 _CITATION = re.compile(r"\[(\d{1,3})\]")
-_USAGE_NOTICE = translatable(
+_RECAP_USAGE_NOTICE = translatable(
     "Send /recap alone, or with a start time: 30m, 2h, 3d, 1w, today or yesterday (UTC)."
 )
 _NOTHING_NEW_NOTICE = translatable("There's nothing new here since then.")
@@ -50,7 +50,7 @@ class Recaps:
     async def recap(self, request: CommandRequest) -> CommandResult:
         """Summarize new messages with the active preset's model, charged to the author."""
         message, preset = request.incoming, request.active.first.preset
-        message = replace(message, address=message.address.summarized_address)
+        message = replace(message, address=message.address.recap_source_address)
         start_time, new_turns = await self._find_new_turns(message, request)
         if not new_turns:
             return CommandResult(_NOTHING_NEW_NOTICE)
@@ -125,5 +125,5 @@ def _parse_start_time(argument: str, now: datetime) -> datetime | None:
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
         return midnight - _DAYS_AGO[text]
     if (duration := _DURATION.fullmatch(text)) is None:
-        raise UserError(_USAGE_NOTICE)
+        raise UserError(_RECAP_USAGE_NOTICE)
     return now - timedelta(seconds=int(duration[1]) * _UNIT_SECONDS[duration[2][0]])

@@ -45,7 +45,7 @@ class ContextView:
     find_answer_url: Callable[[int], str | None] = lambda _number: None
     """Returns the URL of a receipt's console page; None if no console is served."""
 
-    async def show(
+    async def describe_context(
         self, conversation: str, *, is_for_admin: bool, answered_at: datetime | None = None
     ) -> Text:
         """Describe the receipts of the answer at `answered_at`, or the latest, in a few lines."""
@@ -60,14 +60,16 @@ class ContextView:
     async def export_prompts(self, conversation: str) -> tuple[Text, Attachment]:
         """Return a line for the chat, and a file with every speaker's exact prompt."""
         receipts = await self.find_receipts(conversation)
-        numbers = [str(number) for number, _ in receipts]
+        receipt_numbers = [str(number) for number, _ in receipts]
         prompts = [await self.write_prompt(*one) for one in receipts]
-        file = Attachment(f"prompt-{'-'.join(numbers)}.txt", _PROMPT_SEPARATOR.join(prompts))
+        file = Attachment(
+            f"prompt-{'-'.join(receipt_numbers)}.txt", _PROMPT_SEPARATOR.join(prompts)
+        )
         text = translatable_count(
             "The exact prompt of receipt {numbers}, secrets removed.",
             "The exact prompts of receipts {numbers}, secrets removed.",
             len(receipts),
-            numbers=", ".join(numbers),
+            numbers=", ".join(receipt_numbers),
         )
         return text, file
 

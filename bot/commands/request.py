@@ -62,7 +62,7 @@ class CommandRequest:
         await settings.set(scope, key, value, self.incoming.author.id, is_audited=is_audited)
 
     @property
-    def author_arguments(self) -> dict[str, Any]:
+    def audit_arguments(self) -> dict[str, Any]:
         """The arguments `author` and `is_audited` of the functions that store settings."""
         return {"author": self.incoming.author.id, "is_audited": not self.incoming.is_private}
 
@@ -184,7 +184,7 @@ def listed_commands(
     return tuple(sorted(specs_by_name.values(), key=lambda spec: ranks.get(spec.name, len(ranks))))
 
 
-def handlers_by_command(*instances: Any) -> dict[str, Handler]:
+def collect_handlers(*instances: Any) -> dict[str, Handler]:
     """Return the objects' handlers by command name."""
     return {
         spec.name: method.__get__(instance)

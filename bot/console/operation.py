@@ -9,7 +9,7 @@ from bot.chat.access import ApiScope
 from bot.chat.operation import (
     AnswerPause,
     FailedMessage,
-    LoggedStep,
+    LogEntry,
     MessageTrace,
     ModelHealth,
     ModelInMemory,
@@ -201,7 +201,7 @@ def _to_error_row(message: FailedMessage, process: str) -> _Row:
     }
 
 
-def _list_intake_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
+def _list_intake_steps(trace: MessageTrace) -> Sequence[LogEntry]:
     if trace.received_at is None:
         return []
     at = datetime.fromtimestamp(trace.received_at, UTC).isoformat()
@@ -210,15 +210,15 @@ def _list_intake_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
         details["deaths"] = str(trace.crash_count)
     if not trace.is_done:
         details["state"] = "unanswered"
-    return [LoggedStep(at, "info", "received", details)]
+    return [LogEntry(at, "info", "received", details)]
 
 
-def _list_delivery_steps(trace: MessageTrace) -> Sequence[LoggedStep]:
+def _list_delivery_steps(trace: MessageTrace) -> Sequence[LogEntry]:
     steps = []
     for one in trace.parts:
         details = {"part": str(one.number), "attempts": str(one.attempt_count)}
         if one.error:
             details["reason"] = one.error
         level = "error" if one.error else "info"
-        steps.append(LoggedStep("", level, f"{one.operation} {one.state}", details))
+        steps.append(LogEntry("", level, f"{one.operation} {one.state}", details))
     return steps

@@ -397,7 +397,7 @@ class Sender:
         limits = self._limits(row)
         if _is_still_in_group(row):  # an edit cannot add a file
             is_text_response = row.interaction is not None and row.file is None
-            return is_text_response and limits.sends_private_replies_empty
+            return is_text_response and limits.fills_private_replies_by_edit
         # In a chat without earlier messages of the bot, a search could not find the message.
         return not (limits.deduplicates_sends or await self.outbox.known_ids(row.address))
 

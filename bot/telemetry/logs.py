@@ -18,7 +18,7 @@ import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 from typing_extensions import override
 
-from bot.chat.operation import FailedMessage, LoggedStep
+from bot.chat.operation import FailedMessage, LogEntry
 from bot.chat.session import MessageNote, short_error_id
 from bot.errors import SettingsError
 from bot.telemetry.json_lines import JsonLines
@@ -208,7 +208,7 @@ class RecentEvents:
     """A structlog processor that keeps the latest log events of chat messages, already masked."""
 
     def __init__(self, max_events: int = _MAX_KEPT_EVENTS) -> None:
-        self._steps: deque[tuple[str, LoggedStep]] = deque(maxlen=max_events)
+        self._steps: deque[tuple[str, LogEntry]] = deque(maxlen=max_events)
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
         turn = event.get("turn")
@@ -218,7 +218,7 @@ class RecentEvents:
                 name: str(event[name])[-_MAX_VALUE_CHARS:] for name in event if name in detail_names
             }
             at, level = str(event.get("timestamp", "")), str(event.get("level", method))
-            step = LoggedStep(at, level, str(event.get("event", "")), details)
+            step = LogEntry(at, level, str(event.get("event", "")), details)
             self._steps.append((str(turn), step))
         return event
 

@@ -147,10 +147,10 @@ class StoredPattern:
         self._pattern = pattern
         parts = [*Formatter().parse(pattern)]
         self.literal_chars = sum(len(literal) for literal, *_ in parts)
-        expression = "".join(
+        regex_text = "".join(
             re.escape(literal) + (f"(?P<{name}>.*?)" if name else "") for literal, name, *_ in parts
         )
-        self._expression = re.compile(expression, re.DOTALL)
+        self._regex = re.compile(regex_text, re.DOTALL)
         _stored_patterns.append(self)
         _stored_patterns.sort(key=lambda one: one.literal_chars, reverse=True)
 
@@ -160,7 +160,7 @@ class StoredPattern:
 
     def parse(self, text: str) -> Text | None:
         """Parse a sentence into a `Text`, or return None if it does not match this pattern."""
-        pattern_match = self._expression.fullmatch(text)
+        pattern_match = self._regex.fullmatch(text)
         if pattern_match is None:
             return None
         values = {

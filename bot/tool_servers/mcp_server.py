@@ -31,7 +31,7 @@ from bot.runtime.secret_file import read_single_secret
 from bot.telemetry.secret_masker import mask_pasted_tokens, register_secrets
 from bot.tool_servers.settings import McpServerSettings
 from bot.tool_servers.transports import (
-    LOGIN_REFUSED,
+    LOGIN_REFUSED_REASON,
     NOT_ANSWERED_CODE,
     NOT_REACHED_CODE,
     BoundedTransport,
@@ -180,7 +180,7 @@ class McpServer(ToolServer):
         if settings.url is not None:
             parts = urlsplit(settings.url)
             address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-            setting = "TOKEN" if LOGIN_REFUSED in reason else "URL"
+            setting = "TOKEN" if LOGIN_REFUSED_REASON in reason else "URL"
             return f"{address}: {reason}; is the server running, and is {prefix}{setting} correct?"
         command = mask_pasted_tokens(shlex.join(settings.command or ()))
         has_log_file = self._log_file.is_file()

@@ -23,7 +23,7 @@ def _split_command(value: object) -> object:
         raise ValueError(f"cannot be read as a command line: {error}") from None
 
 
-def _split_commas(value: object) -> object:
+def _split_at_commas(value: object) -> object:
     if not isinstance(value, str):
         return value
     return [part.strip() for part in value.split(",") if part.strip()]
@@ -65,7 +65,7 @@ class McpServerSettings(BaseModel):
         description='With a command: environment variables of the process, as JSON {"NAME":'
         ' "value"}; besides these, it gets only PATH, HOME, and the like.',
     )
-    tools: Annotated[tuple[str, ...], BeforeValidator(_split_commas), NoDecode] = Field(
+    tools: Annotated[tuple[str, ...], BeforeValidator(_split_at_commas), NoDecode] = Field(
         (),
         description="The names of the tools to offer, separated by commas; by default those that"
         " the server declares to be read-only.",

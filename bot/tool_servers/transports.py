@@ -8,7 +8,7 @@ import httpx2
 import mcp_types
 from typing_extensions import override
 
-LOGIN_REFUSED = "it refuses the token"
+LOGIN_REFUSED_REASON = "it refuses the token"
 MAX_RESPONSE_BYTES = 1024 * 1024
 """The maximum size of a response; an event stream is reopened after that many bytes."""
 
@@ -38,7 +38,7 @@ class BoundedTransport(httpx2.AsyncHTTPTransport):
         elif response.headers.get("content-encoding", "identity") != "identity":
             problem = "it sent a compressed response, which was not requested"
         elif response.status_code in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-            problem = f"{LOGIN_REFUSED} ({response.status_code})"
+            problem = f"{LOGIN_REFUSED_REASON} ({response.status_code})"
         if problem is not None:
             await response.aclose()
             return _error_response(mcp_types.INTERNAL_ERROR, problem)

@@ -118,7 +118,7 @@ class CommandRunner:
     async def _run_recap(self, group: MessageGroup, request: CommandRequest) -> InboxMessage | None:
         """Run /recap until it is done or its author stops it; raises `UserError` during a pause."""
         message, services = request.incoming, self.services
-        if services.is_paused(message.address.summarized_address.conversation):
+        if services.is_paused(message.address.recap_source_address.conversation):
             raise UserError(PAUSED_NOTICE)
         result = CommandResult(_RECAP_STOPPED_NOTICE)
         recap = services.stop_requests.stoppable_answer(group.claim, group.message, message)

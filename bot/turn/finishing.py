@@ -168,7 +168,7 @@ class TurnFinisher:
         delivery = PrivateDelivery(request.author.id, request.locale, is_quiet)
         if isinstance(request, ButtonPress):
             # Elsewhere, the response to a press is the message with the button.
-            is_response = limits.sends_private_replies_empty
+            is_response = limits.fills_private_replies_by_edit
             return tuple(
                 replace(one, private_delivery=delivery, is_response=is_response) for one in parts
             )
@@ -372,7 +372,7 @@ class QuestionAnswerer:
                     )
                 if not stop_flag.is_superseded:
                     return None if stop_flag.is_withdrawn else result
-                first_part_number = result.next_part
+                first_part_number = result.next_part_number
                 stop_flag.reset()
                 await gathering.gather_until_quiet()
 
@@ -396,7 +396,9 @@ def add_private_response(
     """Add a private response to a native command whose answer is public."""
     if not is_native_command(message):
         return result
-    next_part_number = max((one.number + 1 for one in result.outgoing), default=result.next_part)
+    next_part_number = max(
+        (one.number + 1 for one in result.outgoing), default=result.next_part_number
+    )
     response_text = translate(text, supported_language(message.incoming.locale))
     response = OutgoingPart(next_part_number, MessageContent(response_text), is_response=True)
     return replace(result, outgoing=(*result.outgoing, response))

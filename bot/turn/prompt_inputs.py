@@ -186,7 +186,7 @@ class TurnContext:
             self.parts,
             self.receipts,
             was_stopped=was_stopped,
-            next_part=max(self.first_part_number, *(one + 1 for one in started_numbers), 0),
+            next_part_number=max(self.first_part_number, *(one + 1 for one in started_numbers), 0),
             earlier_turns=self.unstored_turns,
         )
 

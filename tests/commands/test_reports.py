@@ -115,7 +115,7 @@ async def test_admins_get_a_link_to_the_answer_in_the_console(for_admin: bool, l
         OneReceipt(), format_receipt, mask_secret, lambda number: f"http://here/answers/{number}"
     )
 
-    shown = await view.show("telegram:5", is_for_admin=for_admin)
+    shown = await view.describe_context("telegram:5", is_for_admin=for_admin)
 
     assert shown.splitlines().count("In the console: http://here/answers/17") == lines
 

@@ -14,7 +14,7 @@ from bot.chat.command import Command
 from bot.chat.incoming import Person, Request
 from bot.commands.access import AccessHandlers, PairingCodes
 from bot.commands.authority import AdminCheck
-from bot.commands.request import CommandRequest, handlers_by_command
+from bot.commands.request import CommandRequest, collect_handlers
 from bot.ports import ChatSettings
 from bot.routing.decide import AccessRules
 from bot.routing.presets import INSTALLATION
@@ -178,7 +178,7 @@ class Writer:
         self.pairing = PairingCodes(rules, admins.clock)
         grantable = ("preset", "preset use")
         handlers = AccessHandlers(rules, admins, grantable, self.pairing, receive_nothing)
-        self.handlers = handlers_by_command(handlers)
+        self.handlers = collect_handlers(handlers)
 
     async def run(self, line: str, scopes: Sequence[str] = PLACES[1:]) -> None:
         action, _, argument = line.partition(" ")

@@ -312,7 +312,7 @@ async def test_privacy_notice_is_sent_with_the_greeting_once_a_day(database: Dat
 
 async def test_privacy_notice_is_sent_again_if_the_process_died(database: Database) -> None:
     setup = Setup(database)
-    assert await setup.container.privacy_notice.join_notice(ARRIVAL) is not None
+    assert await setup.container.privacy_notice.prepare_join_notice(ARRIVAL) is not None
     await setup.say(ARRIVAL)
     assert "What I do with what you write here:" in setup.texts[-1]
 

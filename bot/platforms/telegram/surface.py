@@ -65,7 +65,7 @@ class TelegramSurface(Surface):
         self._group_limits = replace(
             GROUP_LIMITS,
             has_private_chats=True,
-            sends_private_replies_empty=True,
+            fills_private_replies_by_edit=True,
             convert_reaction=_to_reaction,
         )
         link = "https://t.me/c/{chat}/{message}"

@@ -140,7 +140,9 @@ class RestoreFilter:
         if message.wake is not None and message.text.startswith("/"):
             return True  # a command must not run twice
         channel, key = message.address.channel, message.address.conversation
-        forgotten_until = max(restore.forgotten_until.get(one, 0.0) for one in (key, channel))
+        forgotten_until = max(
+            restore.forgotten_until_by_conversation.get(one, 0.0) for one in (key, channel)
+        )
         return sent_at <= forgotten_until or self._is_forgotten(channel, message.message_id)
 
     def filter_received(self, event: Incoming) -> Incoming | None:
