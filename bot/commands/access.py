@@ -429,8 +429,12 @@ class PairingCodes:
         operator_id, message_key = message.author.id, message.external_key
         now, wrong_codes_key = self.clock.now(), f"{_WRONG_CODES_PREFIX}{operator_id}"
         stored_settings = (await self.rules.load(()))[INSTALLATION]
-        text, _, last_wrong_at = stored_settings.get(wrong_codes_key, "0 0").partition(" ")
-        wrong_count = int(text) if now - float(last_wrong_at) < _CODE_LIFETIME_SECONDS else 0
+        wrong_count_text, _, last_wrong_at = stored_settings.get(wrong_codes_key, "0 0").partition(
+            " "
+        )
+        wrong_count = (
+            int(wrong_count_text) if now - float(last_wrong_at) < _CODE_LIFETIME_SECONDS else 0
+        )
         if wrong_count >= _MAX_WRONG_CODES:
             raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
         waiting_people = await self._load_waiting_people(message_key)

@@ -122,10 +122,12 @@ class AdminCheck:
 
     async def may_see_prompts(self, message: IncomingMessage) -> bool:
         """Return whether the author may see the presets' prompts."""
-        is_shown = (
+        shows_prompts_here = (
             self.shows_prompts_in_private if message.is_private else self.shows_prompts_in_groups
         )
-        return message.author.id in self.admin_ids or (is_shown and await self.is_admin(message))
+        return message.author.id in self.admin_ids or (
+            shows_prompts_here and await self.is_admin(message)
+        )
 
     async def require_prompt_access(self, message: IncomingMessage, action: str) -> None:
         """Raise `PrivateError` unless the author may see prompts."""

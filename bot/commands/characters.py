@@ -45,7 +45,7 @@ _HOW_TO_EDIT_NOTICE = translatable(
 _DAMAGED_CARD_NOTICE = translatable(
     "The card could not be read. It may be damaged, or too large when unpacked; please try again."
 )
-_UNREACHABLE_NOTICE = translatable("The file could not be downloaded. Please send it again.")
+_FILE_UNREACHABLE_NOTICE = translatable("The file could not be downloaded. Please send it again.")
 _NOT_A_LINK_NOTICE = translatable("The picture must be a link that begins with https://")
 _SERVER_ONLY_NOTICE = translatable("Send this command in the server that should get the character.")
 _NO_CHARACTERS_NOTICE = translatable("There are no characters here yet. /character add makes one.")
@@ -250,7 +250,7 @@ class CharacterHandlers:
         try:
             content = await self.download(message.address, files[0], max_file_bytes + 1)
         except PlatformError:
-            raise UserError(_UNREACHABLE_NOTICE) from None
+            raise UserError(_FILE_UNREACHABLE_NOTICE) from None
         if len(content) > max_file_bytes:
             text = translatable(
                 "A file may have up to {limit} KiB.", limit=f"{max_file_bytes // 1024:,}"

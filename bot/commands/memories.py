@@ -457,7 +457,7 @@ class MemoryHandlers:
             "number", marked("the memory's number or `all`; leave it out to list them"), False
         ),
     )
-    async def make_lore(self, request: CommandRequest) -> CommandResult:
+    async def add_memories_to_lorebook(self, request: CommandRequest) -> CommandResult:
         """Add memories of this chat to a lorebook, or list those that may be added."""
         message, characters = request.incoming, self.characters
         if message.is_private:

@@ -50,14 +50,14 @@ from bot.value_class import value_class
 
 
 async def export_messages(
-    personal_data: PersonalData, person: str, at: datetime
+    personal_data: PersonalData, person_id: str, exported_at: datetime
 ) -> tuple[Attachment, int, int]:
     """Write a person's messages, descriptions, characters and memories to a file.
 
     Returns the file, its number of messages, and its number of other items.
     """
-    content = await personal_data.export(person)
-    contents = {"person": person, "exported_at": at.isoformat(), **content}
+    content = await personal_data.export(person_id)
+    contents = {"person": person_id, "exported_at": exported_at.isoformat(), **content}
     text = json.dumps(contents, ensure_ascii=False, indent=1)
     other_kinds = ("descriptions", "characters", "memories", "reactions")
     other_count = sum(len(content[one]) for one in other_kinds) + content["confirmed_age"]
@@ -192,7 +192,7 @@ _CONSENT_TEXTS: Mapping[Consent, Text] = {
         " say in private stays private."
     ),
 }
-_ME_USAGE = translatable("Use /settings me off, here, server, everywhere or reset.")
+_OPT_OUT_USAGE = translatable("Use /settings me off, here, server, everywhere or reset.")
 _RESET_NOTICE = translatable("Your choice was deleted, and the default applies.")
 _WRITING_AS_GROUP_NOTICE = translatable(
     "You are writing as the group, like all its anonymous admins. Write under your own name to"
@@ -348,8 +348,8 @@ class PrivacyHandlers:
         """Delete a message, the newest question, or everything here; "me" asks first."""
         message, quote, admins = request.incoming, request.incoming.quote, self.admins
         message_id = quote.message_id if quote is not None else None
-        has_no_target = message_id is None
-        if quote is not None and not has_no_target:
+        has_no_quoted_message = message_id is None
+        if quote is not None and not has_no_quoted_message:
             is_own_quote = quote.author is not None and quote.author.id == message.author.id
             is_own_message = is_own_quote or request.is_asker
         elif request.argument == "me":
@@ -376,7 +376,9 @@ class PrivacyHandlers:
             await admins.require_admin(
                 message, _FORGET_ACTION, refuses_anonymous=True, audit_name="forget message"
             )
-        return CommandResult("", forgotten_message_id=message_id, deletes_answers=has_no_target)
+        return CommandResult(
+            "", forgotten_message_id=message_id, deletes_answers=has_no_quoted_message
+        )
 
     @private_command("export", marked("send you everything you said to me, as a file"))
     async def export_own_messages(self, request: CommandRequest) -> CommandResult:
@@ -406,7 +408,9 @@ class PrivacyHandlers:
         choice, message = request.argument, request.incoming
         if not choice:
             consent = await self.resolver.find_consent(message.author.id)
-            return CommandResult(join_texts([_CONSENT_TEXTS[consent or Consent.HERE], _ME_USAGE]))
+            return CommandResult(
+                join_texts([_CONSENT_TEXTS[consent or Consent.HERE], _OPT_OUT_USAGE])
+            )
         if writes_as_group(message):
             raise UserError(_WRITING_AS_GROUP_NOTICE)
         new_consent = None if choice == _RESET_CHOICE else Consent(choice)

@@ -254,7 +254,7 @@ class UsageView:
     @private_command(
         "settings usage", marked("show the cost of your answers, and your remaining budgets")
     )
-    async def show(self, request: CommandRequest) -> CommandResult:
+    async def show_usage(self, request: CommandRequest) -> CommandResult:
         """Summarize the author's usage."""
         message = request.incoming
         midnight = request.now.replace(hour=0, minute=0, second=0, microsecond=0)

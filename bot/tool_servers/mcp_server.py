@@ -82,7 +82,7 @@ class McpServer(ToolServer):
         self._client: Client | None = None
         self._tools: Mapping[str, mcp_types.Tool] = {}
         self._specs: tuple[ToolSpec, ...] = ()
-        self._ready = asyncio.Event()
+        self._ready_event = asyncio.Event()
         self._connection_lost = asyncio.Event()
         self._first_attempt_ended = asyncio.Event()
         self._failure_count = 0
@@ -123,7 +123,7 @@ class McpServer(ToolServer):
     async def _call(self, name: str, arguments: Mapping[str, object]) -> mcp_types.CallToolResult:
         """Call a tool; retry if the server was restarted. Raises one of `_CONNECTION_ERRORS`."""
         for can_repeat in (True, False):
-            await self._ready.wait()
+            await self._ready_event.wait()
             client, tool = self._client, self._tools.get(name)
             if client is None or tool is None:
                 raise ToolServerError(f"the MCP server {self._name} no longer offers {name}")
@@ -195,7 +195,7 @@ class McpServer(ToolServer):
     def _mark_disconnected(self, client: Client) -> None:
         if self._client is client:
             self._client = None
-            self._ready.clear()
+            self._ready_event.clear()
             self._connection_lost.set()
 
     @contextlib.asynccontextmanager
@@ -204,14 +204,14 @@ class McpServer(ToolServer):
         async with contextlib.AsyncExitStack() as stack:
             async with asyncio.timeout(_CONNECT_SECONDS):
                 client = await stack.enter_async_context(self._connect())
-                await self._list_tools(client)
+                await self._load_tools(client)
             self._client = client
-            self._ready.set()
+            self._ready_event.set()
             try:
                 yield
             finally:
                 self._client = None
-                self._ready.clear()
+                self._ready_event.clear()
 
     @contextlib.asynccontextmanager
     async def _connect(self) -> AsyncIterator[Client]:
@@ -263,10 +263,10 @@ class McpServer(ToolServer):
             client = self._client
             if client is not None:
                 async with asyncio.timeout(_CONNECT_SECONDS):
-                    await self._list_tools(client)
+                    await self._load_tools(client)
                 self._failure_count = 0
 
-    async def _list_tools(self, client: Client) -> None:
+    async def _load_tools(self, client: Client) -> None:
         all_tools: list[mcp_types.Tool] = []
         cursor: str | None = None
         for _ in range(_MAX_TOOL_LIST_PAGES):

@@ -161,7 +161,9 @@ def make_view(*caps: BudgetCap) -> UsageView:
 
 
 async def test_usage_shows_costs_and_budgets_of_the_asker() -> None:
-    assert (await make_view(PERSON, CHANNEL).show(make_usage_request(make_incoming()))).text == (
+    assert (
+        await make_view(PERSON, CHANNEL).show_usage(make_usage_request(make_incoming()))
+    ).text == (
         "Today: 1 answer, 1000 tokens read (80% from a cache), 50 written, cost $0.0021\n"
         "This month: 12 answers, 30000 tokens read (0% from a cache), 900 written,"
         " cost $0.0450, plus 2 answers of unknown cost\n"
@@ -178,4 +180,6 @@ async def test_usage_shows_costs_and_budgets_of_the_asker() -> None:
     ],
 )
 async def test_usage_is_shown_only_in_private(message: IncomingMessage) -> None:
-    assert (await make_view().show(make_usage_request(message))).text.startswith("Today: 1 answer")
+    assert (await make_view().show_usage(make_usage_request(message))).text.startswith(
+        "Today: 1 answer"
+    )
