@@ -133,13 +133,13 @@ async def test_check_returns_a_description(backend: Backend) -> None:
 async def test_message_that_is_sent_again_is_recognized(surface: Surface, address: Address) -> None:
     message = OutgoingMessage(address, MessageContent(_TEXT), "n1")
     other_message = OutgoingMessage(address, MessageContent(_OTHER_TEXT), "n2")
-    first_id = await surface.send(message)
+    first_message_id = await surface.send(message)
 
     if surface.limits(address).deduplicates_sends:
-        assert await surface.send(message) == first_id
+        assert await surface.send(message) == first_message_id
     else:
-        assert await surface.find(message, MessageSearch(None, set())) == first_id
-    assert await surface.find(other_message, MessageSearch(None, {first_id})) is None
+        assert await surface.find(message, MessageSearch(None, set())) == first_message_id
+    assert await surface.find(other_message, MessageSearch(None, {first_message_id})) is None
 
 
 async def test_message_can_be_changed_until_it_is_deleted(

@@ -422,14 +422,14 @@ class Stories(Protocol):
 # --- coordination ----------------------------------------------------------------------------
 
 
-SignalHandler: TypeAlias = Callable[[Sequence[str]], None]
+KeysHandler: TypeAlias = Callable[[Sequence[str]], None]
 
 
 class Signals(Protocol):
     """Tells all processes which keys are ready or have changed; signals may be lost."""
 
     def subscribe(
-        self, topic: str, handler: SignalHandler, remote_handler: SignalHandler | None = None
+        self, topic: str, handler: KeysHandler, remote_handler: KeysHandler | None = None
     ) -> Callable[[], None]:
         """Call `handler` with the keys of each signal on a topic.
 

@@ -22,7 +22,7 @@ from bot.prompting.presets.fields import MAX_NAME_CHARS, preset_id
 from bot.prompting.presets.files import export_preset, parse_preset, validate_preset
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.confusables import confusable_skeleton
-from bot.routing.presets import PresetResolver, character_owner
+from bot.routing.presets import PresetResolver, find_character_owner
 from bot.runtime.addresses import is_http_address
 from bot.storage.presets import PresetVersions
 from bot.texts.text import error_text, join_texts, marked, supported_language, translatable
@@ -87,7 +87,7 @@ class CharacterHandlers:
         marked("list your own characters (in a private chat) or those of this server"),
     )
     async def _list_characters(self, request: CommandRequest) -> CommandResult:
-        active_names, owner = request.active.names, character_owner(request.incoming)
+        active_names, owner = request.active.names, find_character_owner(request.incoming)
         descriptions_by_name = await self.resolver.characters.list_descriptions(owner)
         lines = [
             preset_line(name, text, active_names) for name, text in descriptions_by_name.items()
@@ -119,7 +119,7 @@ class CharacterHandlers:
         "character use", marked("make a character answer in this channel (admins)"), _NAME_OPTION
     )
     async def _use_character(self, request: CommandRequest) -> CommandResult:
-        incoming, owner = request.incoming, character_owner(request.incoming)
+        incoming, owner = request.incoming, find_character_owner(request.incoming)
         await self.admins.require_admin(incoming, _CHOOSE_CHARACTERS_ACTION)
         name = await self.find_full_character_name(request.argument, owner, "/character use")
         preset = await self._load_for_chat(request, name)
@@ -137,7 +137,7 @@ class CharacterHandlers:
         await self._require_character_permission(incoming)
         typed_name, *fields = _split_form_fields(request.argument) or [""]
         name = await self.find_full_character_name(
-            typed_name, character_owner(incoming), "/character edit"
+            typed_name, find_character_owner(incoming), "/character edit"
         )
         if (card := await self.download_attached_file(incoming)) is not None:
             preset = await self._convert_card(card, incoming)
@@ -172,7 +172,7 @@ class CharacterHandlers:
     @admin_command("character remove", marked("delete a character for good (admins)"), _NAME_OPTION)
     async def _remove_character(self, request: CommandRequest) -> CommandResult:
         await self._require_character_permission(request.incoming)
-        owner = character_owner(request.incoming)
+        owner = find_character_owner(request.incoming)
         name = await self.find_full_character_name(request.argument, owner, "/character remove")
         await self.resolver.characters.announce(name, "", "", **request.audit_arguments)
         await self.versions.delete(name)
@@ -187,7 +187,7 @@ class CharacterHandlers:
         if action != "edit":
             return [(one, "") for one in (_NEW_NAME_OPTION, *_FORM_OPTIONS)]
         name = await self.find_full_character_name(
-            name, character_owner(message), "/character edit"
+            name, find_character_owner(message), "/character edit"
         )
         preset = await self.load_newest_version(name)
         options = zip(_FORM_OPTIONS, _PRESET_KEYS, strict=True)
@@ -203,7 +203,7 @@ class CharacterHandlers:
             names = await self.resolver.list_descriptions(message)
         else:
             is_share_command = called_command.text.partition(" ")[0] == "share"
-            owner = message.author.id if is_share_command else character_owner(message)
+            owner = message.author.id if is_share_command else find_character_owner(message)
             names = await self.resolver.characters.list_descriptions(owner)
         return self.resolver.complete(text, map(display_name, names))
 
@@ -284,7 +284,7 @@ class CharacterHandlers:
         await self._require_character_permission(message)
         preset = await self._convert_card(card, message)
         stored_preset = await self._store_new_character(request, preset)
-        name = f"{character_owner(message)}{OWNER_SEPARATOR}{stored_preset.name}"
+        name = f"{find_character_owner(message)}{OWNER_SEPARATOR}{stored_preset.name}"
         return await self._load_for_chat(request, name)
 
     async def _load_for_chat(self, request: CommandRequest, name: str) -> Preset:
@@ -297,7 +297,7 @@ class CharacterHandlers:
 
     async def _store_new_character(self, request: CommandRequest, preset: Preset) -> Preset:
         """Store a new character under an unused name; a retry after a crash adds no duplicate."""
-        owner, resolver = character_owner(request.incoming), self.resolver
+        owner, resolver = find_character_owner(request.incoming), self.resolver
         existing_names = await resolver.characters.list_descriptions(owner)
         max_characters = (
             self.max_characters_per_person

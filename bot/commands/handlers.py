@@ -102,7 +102,7 @@ class CommandHandlers:
     async def _explain_decisions(self, request: CommandRequest) -> CommandResult:
         message = request.incoming
         await self.admins.require_admin(message, _SEE_DECISIONS_ACTION, audit_name="read decisions")
-        lines = await self.decisions.describe_recent(message.address.channel)
+        lines = await self.decisions.describe_recent_decisions(message.address.channel)
         reasons = await self.dead_letters.list_refusal_reasons(message.address.lane)
         undelivered_lines = [
             translatable("⚠ Not delivered here: “{reason}”", reason=one)

@@ -39,7 +39,7 @@ from bot.memory.recall import MemoryRecaller
 from bot.prompting.presets.fields import preset_id
 from bot.prompting.speakers import clean_name
 from bot.replying.answer_parts import page_buttons
-from bot.routing.presets import character_owner
+from bot.routing.presets import find_character_owner
 from bot.storage.conversations import Conversations
 from bot.texts.text import Text, join_texts, marked, supported_language, translatable, translate
 
@@ -135,7 +135,7 @@ class MemoryHandlers:
                 "Memories that I may use here: {count}", count=len(local_memories)
             )
             return self._show_page(request, heading, local_memories)
-        preset = await self.characters.resolver.find_in_channel(argument, message, request.active)
+        preset = await self.characters.resolver.find_chat_preset(argument, message, request.active)
         known_memories = [one for one in local_memories if _is_known_to_character(preset.name, one)]
         placeholders = {"name": preset.character_name, "count": len(known_memories)}
         heading = translatable("Memories of {name} that you may see: {count}", **placeholders)
@@ -323,7 +323,7 @@ class MemoryHandlers:
         self, request: CommandRequest, memories: Sequence[Memory]
     ) -> tuple[Text, Attachment]:
         message, resolver = request.incoming, self.characters.resolver
-        preset = await resolver.find_in_channel(request.argument, message, request.active)
+        preset = await resolver.find_chat_preset(request.argument, message, request.active)
         is_own_character = preset.name.startswith(f"{message.author.id}{OWNER_SEPARATOR}")
         if not is_own_character:  # the file has the character's instructions
             action = translatable("export this character, because the file has its instructions")
@@ -469,7 +469,7 @@ class MemoryHandlers:
         if number is None and choice.lower() != "all":
             typed_name, choice = request.argument, ""
         name = await characters.find_full_character_name(
-            typed_name, character_owner(message), "/memory lore"
+            typed_name, find_character_owner(message), "/memory lore"
         )
         preset = await characters.load_newest_version(name)
         lorebook = preset.parsed_lorebook

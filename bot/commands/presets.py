@@ -51,7 +51,7 @@ class PresetHandlers:
     )
     async def _add_preset(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "add")
-        presets = request.active.with_added(preset)
+        presets = request.active.presets_with(preset)
         await self.resolver.set_active(request.scope, presets, **request.audit_arguments)
         text = translatable(
             "{name} was added. Active here: {names}.",
@@ -66,7 +66,7 @@ class PresetHandlers:
     )
     async def _remove_preset(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "remove")
-        presets = request.active.with_removed(preset)
+        presets = request.active.presets_without(preset)
         await self.resolver.set_active(request.scope, presets, **request.audit_arguments)
         text = translatable(
             "{name} was removed. Active here: {names}.",
@@ -99,7 +99,7 @@ class PresetHandlers:
         message, typed_name = request.incoming, request.argument
         origin = None if typed_name else _describe_preset_origin(active.first, message)
         if typed_name:
-            preset = await self.resolver.find_in_channel(typed_name, message, active)
+            preset = await self.resolver.find_chat_preset(typed_name, message, active)
         if origin and active.is_group:
             lines = [preset_line(one.name, one.description, active.names) for one in active.presets]
             hint = translatable("/preset show NAME shows one of them.")
@@ -154,7 +154,7 @@ class PresetHandlers:
             example = f"/preset {action} assistant"
             raise UserError(translatable("Which preset? For example: {example}", example=example))
         message = request.incoming
-        preset = await self.resolver.find_in_channel(request.argument, message, request.active)
+        preset = await self.resolver.find_chat_preset(request.argument, message, request.active)
         await self.admins.require_admin(message, _CHANGE_PRESETS_ACTION)
         return preset
 

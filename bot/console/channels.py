@@ -180,7 +180,7 @@ class ChannelPage(RouteGroup):
         wider_scopes = scopes[scopes.index(scope) :]
         old_roster = await self.resolver.resolve(wider_scopes)
         presets = [] if action == "reset" else [self.resolver.find(preset)]
-        change_methods = {"add": old_roster.with_added, "remove": old_roster.with_removed}
+        change_methods = {"add": old_roster.presets_with, "remove": old_roster.presets_without}
         presets = change_methods[action](*presets) if action in change_methods else presets
         await self.resolver.set_active(scope, presets, OPERATOR.id)
         new_roster = await self.resolver.resolve(wider_scopes)

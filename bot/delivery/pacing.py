@@ -76,7 +76,7 @@ class CallQueue:
         self._blocked_until: dict[str, float] = {}
         self._next_admission_at: dict[str, float] = {}
         self._admissions_left = Counter[str]()
-        self._waits_by_lane: dict[str, tuple[float, float]] = {}
+        self._wait_times_by_lane: dict[str, tuple[float, float]] = {}
         """When each lane started to wait, and when it last checked the limit."""
 
     @contextmanager
@@ -111,7 +111,7 @@ class CallQueue:
         return min(self._waiting_events[source], key=self._get_wait_start) == lane
 
     def leave_queue(self, lane: str) -> None:
-        self._waits_by_lane.pop(lane, None)
+        self._wait_times_by_lane.pop(lane, None)
 
     def record_block(self, source: str, seconds: float) -> None:
         """Record that a bot's calls are blocked for some seconds."""
@@ -142,19 +142,19 @@ class CallQueue:
         return min(max(blocked_until - now, _MIN_HOLD_SECONDS), _MAX_HOLD_SECONDS)
 
     def _get_wait_start(self, lane: str) -> float:
-        wait = self._waits_by_lane.get(lane)
-        return wait[0] if wait else self._clock.monotonic()
+        wait_times = self._wait_times_by_lane.get(lane)
+        return wait_times[0] if wait_times else self._clock.monotonic()
 
     def _enter_queue(self, lane: str) -> float:
         """Return when a chat started to wait; add the chat to the queue if it is missing."""
         now = self._clock.monotonic()
-        wait_start, checked_at = self._waits_by_lane.get(lane, (now, now))
+        wait_start, checked_at = self._wait_times_by_lane.get(lane, (now, now))
         if checked_at < now - _MAX_IDLE_SECONDS:
             wait_start = now
-        self._waits_by_lane[lane] = wait_start, now
-        if len(self._waits_by_lane) > _MAX_QUEUE_LENGTH:
-            waits, min_checked_at = self._waits_by_lane.items(), now - _MAX_IDLE_SECONDS
-            self._waits_by_lane = {key: one for key, one in waits if one[1] >= min_checked_at}
+        self._wait_times_by_lane[lane] = wait_start, now
+        if len(self._wait_times_by_lane) > _MAX_QUEUE_LENGTH:
+            waits, min_checked_at = self._wait_times_by_lane.items(), now - _MAX_IDLE_SECONDS
+            self._wait_times_by_lane = {key: one for key, one in waits if one[1] >= min_checked_at}
         return wait_start
 
 
@@ -201,10 +201,10 @@ class RateLimitedSurface(Surface):
     async def edit(
         self, address: Address, message_id: str, content: MessageContent, *, interaction: str | None
     ) -> None:
-        edit = partial(self.surface.edit, address, message_id, content)
+        send_edit = partial(self.surface.edit, address, message_id, content)
         if interaction is not None and not self.limits(address).responses_count_as_calls:
             with suppress(ResponseRefused):
-                await self._send_response(address, partial(edit, interaction=interaction))
+                await self._send_response(address, partial(send_edit, interaction=interaction))
                 return
             interaction = None
         bucket_surface, bucket = self._bucket_surface, address.lane
@@ -212,7 +212,9 @@ class RateLimitedSurface(Surface):
             bucket = await bucket_surface.select_edit_bucket(
                 address, message_id, content, interaction=interaction
             )
-        await self._make_call(address, f"{bucket} edit", partial(edit, interaction=interaction))
+        await self._make_call(
+            address, f"{bucket} edit", partial(send_edit, interaction=interaction)
+        )
 
     @override
     async def delete(self, address: Address, message_id: str) -> None:
@@ -221,8 +223,8 @@ class RateLimitedSurface(Surface):
 
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
-        react = partial(self.surface.react, address, message_id, emoji)
-        await self._make_call(address, f"{address.lane} react", react)
+        send_reaction = partial(self.surface.react, address, message_id, emoji)
+        await self._make_call(address, f"{address.lane} react", send_reaction)
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
@@ -236,8 +238,8 @@ class RateLimitedSurface(Surface):
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
-        address, find = message.address, partial(self.surface.find, message, search)
-        return await self._make_call(address, f"{address.lane} find", find)
+        address, search_message = message.address, partial(self.surface.find, message, search)
+        return await self._make_call(address, f"{address.lane} find", search_message)
 
     async def _send_response(
         self, address: Address, request: Callable[[], Awaitable[Response]]

@@ -145,8 +145,8 @@ class Sender:
     """Delivers the rows of chats, in order within a chat, and to several chats at the same time.
 
     `settle_seconds` is how long a platform may take to accept a request whose response was lost.
-    `announce` is called when a row is done, with the row's id and its message id, or None if the
-    row will never be sent.
+    `announce_done_row` is called when a row is done, with the row's id and its message id, or None
+    if the row will never be sent.
     """
 
     outbox: SqlOutbox
@@ -154,14 +154,14 @@ class Sender:
     clock: Clock
     _: KW_ONLY
     settle_seconds: float
-    announce: Callable[[int, str | None], None] = lambda _row_id, _external_id: None
+    announce_done_row: Callable[[int, str | None], None] = lambda _row_id, _external_id: None
     call_queue: CallQueue | None = None
     private_chats: Mapping[str, PrivateChats] = field(default_factory=dict)
     """The private chats of each bot, by `Address.source`."""
     wake: Callable[[Sequence[str]], None] = lambda _lanes: None
 
     def __post_init__(self) -> None:
-        self._notice_times: dict[str, float] = {}
+        self._last_notice_times: dict[str, float] = {}
         self._queue = self.call_queue or CallQueue(self.clock)
         self.sent_row_tracker = SentRowTracker(self.outbox)
         self.late_duplicate_remover = LateDuplicateRemover(
@@ -199,8 +199,8 @@ class Sender:
             _log.warning("send_deadline_passed", row=row.id, lane=row.address.lane)
             return None
         start, request_sent_at = self.clock.now(), self.clock.monotonic()
-        is_search = row.state is OutboxState.UNKNOWN
-        write_deadline = row.send_deadline + (_EXTRA_SEARCH_SECONDS if is_search else 0.0)
+        was_unknown = row.state is OutboxState.UNKNOWN
+        write_deadline = row.send_deadline + (_EXTRA_SEARCH_SECONDS if was_unknown else 0.0)
         outcome = "sent"
         next_row: OutboxRow | None = None
         backoff: float | None = None  # seconds until the row is tried again; None: the row is done
@@ -240,7 +240,7 @@ class Sender:
             next_row = await self._drop_refused_row(row, error)
             self._notify_waiters(row, None)
         if backoff is not None:  # an unknown outcome stays unknown until a search is complete
-            is_unknown = is_search or outcome == "unknown"
+            is_unknown = was_unknown or outcome == "unknown"
             await (self.outbox.mark_unknown if is_unknown else self.outbox.reschedule)(row, backoff)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
         platform, end = row.address.platform, self.clock.now()
@@ -403,10 +403,12 @@ class Sender:
 
     def _is_notice_due(self, lane: str) -> bool:
         now = self.clock.monotonic()
-        self._notice_times = {
-            key: at for key, at in self._notice_times.items() if now - at < _SECONDS_BETWEEN_NOTICES
+        self._last_notice_times = {
+            key: at
+            for key, at in self._last_notice_times.items()
+            if now - at < _SECONDS_BETWEEN_NOTICES
         }
-        return self._notice_times.setdefault(lane, now) == now
+        return self._last_notice_times.setdefault(lane, now) == now
 
     async def _send(self, surface: Surface, row: OutboxRow, thread: MessageThread | None) -> str:
         """Send a row, or a notice if its file is refused, and return the message id."""
@@ -458,7 +460,7 @@ class Sender:
     def _notify_waiters(self, row: OutboxRow, external_id: str | None) -> None:
         self._unknown_outcome_counts.pop(row.id, None)
         self.sent_row_tracker.record_sent(row.id, external_id)
-        self.announce(row.id, external_id)
+        self.announce_done_row(row.id, external_id)
 
     def _seconds_until_search(self, row: OutboxRow, *, request_ended: bool) -> float:
         delay_seconds = self.settle_seconds

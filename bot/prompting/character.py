@@ -194,8 +194,8 @@ class Character:
             self._lines.append(self._pending_question)
             self._pending_question = None
         if speaker is None:  # models tend to start with their own tag
-            own_label = self.role_name if self._should_tag_speakers() else None
-            echo_filter = EchoFilter(own_label, self._label_speakers().people.values())
+            role_label = self.role_name if self._should_tag_speakers() else None
+            echo_filter = EchoFilter(role_label, self._label_speakers().people.values())
             response = echo_filter.feed(response) + echo_filter.finish()
         self._lines.append(TranscriptLine(speaker, response))
 

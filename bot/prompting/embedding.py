@@ -49,11 +49,13 @@ class FunctionEmbedder(Embedder):
     @override
     async def embed_documents(self, texts: Sequence[str]) -> Sequence[PackedVector]:
         # One at a time, so that a query that arrives meanwhile need not wait for all of them.
-        return [await asyncio.to_thread(_embed_one, self.document_function, text) for text in texts]
+        return [
+            await asyncio.to_thread(_embed_text, self.document_function, text) for text in texts
+        ]
 
     @override
     async def embed_query(self, text: str) -> PackedVector:
-        return await asyncio.to_thread(_embed_one, self.query_function, text)
+        return await asyncio.to_thread(_embed_text, self.query_function, text)
 
     @override
     async def check(self) -> str:
@@ -72,11 +74,13 @@ def pack_vectors(rows: npt.ArrayLike, text_count: int) -> list[PackedVector]:
             matrix = np.asarray(rows, dtype="<f4")
     except (TypeError, ValueError) as error:
         raise EmbeddingError(f"the model did not return vectors: {error}") from None
-    is_valid = matrix.ndim == _MATRIX_DIMENSIONS and matrix.size > 0 and np.isfinite(matrix).all()
-    if len(matrix) != text_count or not is_valid:
+    is_finite_matrix = (
+        matrix.ndim == _MATRIX_DIMENSIONS and matrix.size > 0 and np.isfinite(matrix).all()
+    )
+    if len(matrix) != text_count or not is_finite_matrix:
         raise EmbeddingError(f"the model returned shape {matrix.shape} for {text_count} texts")
-    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    return [row.tobytes() for row in matrix / np.maximum(lengths, np.finfo(np.float32).tiny)]
+    vector_lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return [row.tobytes() for row in matrix / np.maximum(vector_lengths, np.finfo(np.float32).tiny)]
 
 
 def cosine_similarities(query: PackedVector, vectors: Sequence[PackedVector]) -> list[float]:
@@ -86,7 +90,7 @@ def cosine_similarities(query: PackedVector, vectors: Sequence[PackedVector]) ->
     return similarities
 
 
-def _embed_one(embed: Callable[[str], Vector], text: str) -> PackedVector:
+def _embed_text(embed: Callable[[str], Vector], text: str) -> PackedVector:
     return pack_vectors([embed(text)], 1)[0]
 
 
@@ -180,8 +184,10 @@ class StoryIndex:
             )
         query_length = np.linalg.norm(query_vector) or 1
         scores = np.round(self._unit_vectors @ query_vector / query_length, _SCORE_DIGITS)
-        indexes = np.argsort(-scores, kind="stable")[:limit]
-        return [Story(int(index), self.texts[index], float(scores[index])) for index in indexes]
+        best_indexes = np.argsort(-scores, kind="stable")[:limit]
+        return [
+            Story(int(index), self.texts[index], float(scores[index])) for index in best_indexes
+        ]
 
 
 def _normalize_vectors(vectors: Sequence[Vector]) -> npt.NDArray[np.float32]:
@@ -190,7 +196,7 @@ def _normalize_vectors(vectors: Sequence[Vector]) -> npt.NDArray[np.float32]:
     except ValueError as error:
         raise CharacterError("the vectors of the stories have different lengths") from error
     vector_lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    if zero_indexes := np.flatnonzero(vector_lengths == 0).tolist():
-        raise CharacterError(f"the vector of story {zero_indexes[0] + 1} is all zeros")
+    if zero_vector_indexes := np.flatnonzero(vector_lengths == 0).tolist():
+        raise CharacterError(f"the vector of story {zero_vector_indexes[0] + 1} is all zeros")
     unit_vectors: npt.NDArray[np.float32] = matrix / vector_lengths
     return unit_vectors

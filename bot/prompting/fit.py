@@ -47,11 +47,13 @@ async def fit_draft(
 
     Stories in the system text are dropped last, lowest scores first.
     """
-    if limit is not None and (whole_prompt := await _fit_whole(draft, limit, count)):
+    if limit is not None and (whole_prompt := await _fit_in_full(draft, limit, count)):
         return whole_prompt
     content = _OptionalContent(draft, limit, estimate)
     if limit is None:
-        return content.to_fitted_prompt(content.item_count, content.estimate(content.item_count))
+        return content.to_fitted_prompt(
+            content.item_count, content.estimate_tokens(content.item_count)
+        )
     fitting_count, tokens = await _count_fitting_items(content, limit, count)
     if fitting_count < 0 and draft.stories:
         return await fit_draft(_remove_worst_story(draft, estimate), limit, count, estimate)
@@ -66,7 +68,7 @@ async def fit_draft(
     return content.to_fitted_prompt(fitting_count, tokens)
 
 
-async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
+async def _fit_in_full(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
     """Return the whole draft as a prompt if its byte count proves that it fits, or else None."""
     prompt = draft.prompt
     if not _fits_by_byte_count(prompt, limit):
@@ -132,7 +134,7 @@ class _OptionalContent:
     def item_count(self) -> int:
         return len(self._sizes)
 
-    def estimate(self, count: int) -> int:
+    def estimate_tokens(self, count: int) -> int:
         return self._required_tokens + (self._cumulative_sizes[count - 1] if count > 0 else 0)
 
     def prompt(self, count: int) -> Prompt:
@@ -187,14 +189,14 @@ async def _count_fitting_items(
 ) -> tuple[int, int]:
     """Return (number of items that fit, prompt tokens), or (-1, 0) if not even zero items fit."""
     fitting_count, fitting_tokens, exceeding_count = -1, 0, content.item_count + 1
-    probed_count = content.guess_count(0, limit - content.estimate(0))
+    probed_count = content.guess_count(0, limit - content.estimate_tokens(0))
     for attempt_number in range(content.item_count + 2):
         tokens = await count(content.prompt(probed_count))
         if tokens <= limit:
             fitting_count, fitting_tokens = probed_count, tokens
         else:
             exceeding_count = probed_count
-        estimate_ratio = max(1, tokens) / max(1, content.estimate(probed_count))
+        estimate_ratio = max(1, tokens) / max(1, content.estimate_tokens(probed_count))
         guess = content.guess_count(probed_count, (limit - tokens) / estimate_ratio)
         if exceeding_count - fitting_count == 1 or guess == fitting_count:
             break
@@ -269,12 +271,12 @@ def _estimate_tokens(
     return 1 + sum(count_tokens([messages[0].content[begin:end]]))
 
 
-def _divide_proportionally(amount: int, weights: Sequence[int]) -> list[int]:
+def _divide_proportionally(total: int, weights: Sequence[int]) -> list[int]:
     """Divide a whole number in proportion to weights; the parts add up exactly."""
     total_weight = sum(weights) or 1
-    quotients = [amount * weight / total_weight for weight in weights]
+    quotients = [total * weight / total_weight for weight in weights]
     shares = [math.floor(share) for share in quotients]
     indexes = sorted(range(len(quotients)), key=lambda index: shares[index] - quotients[index])
-    for index in indexes[: amount - sum(shares)]:
+    for index in indexes[: total - sum(shares)]:
         shares[index] += 1
     return shares

@@ -198,7 +198,7 @@ _DOUBLE_BRACES = re.compile(r"\{\{(?!\{)|\}\}")  # in `{{{`, the first brace is 
 _MACRO_CALL = re.compile(r"\s*([!?~>#/\s]*)([A-Za-z][\w-]*)(?=$|[\s:])")
 _TIME_ZONE = re.compile(r"\s*(?:time_|time\s*:+\s*)utc([+-]\d{1,2})\s*", re.IGNORECASE)
 
-_ALIASES: Mapping[str, str] = _MACRO_TABLES["aliases"]
+_MACRO_ALIASES: Mapping[str, str] = _MACRO_TABLES["aliases"]
 _CONSTANTS: Mapping[str, str] = _MACRO_TABLES["constants"]
 _TIME_FORMATS: Mapping[str, str] = _MACRO_TABLES["times"]
 _VARIABLE_MACROS = frozenset(
@@ -311,7 +311,7 @@ class Macros:
             )
         if call.name in {"random", "pick"}:
             return self._choose_option(call, depth)
-        if not _is_known(call.name):
+        if not _is_known_macro(call.name):
             return None
         arguments = [self._expand(one, depth + 1).strip() for one in call.arguments]
         if closing_index is not None:
@@ -383,7 +383,7 @@ class Macros:
 
     def _is_true_condition(self, condition: str, depth: int) -> bool:
         # A value is never parsed as a macro, because a person may have written it.
-        if parse_expression(condition) or _is_known(_to_canonical_name(condition.strip())):
+        if parse_expression(condition) or _is_known_macro(_to_canonical_name(condition.strip())):
             condition = "{{" + condition + "}}"
         return self._expand(condition, depth + 1).strip().lower() not in _FALSE_WORDS
 
@@ -430,7 +430,7 @@ def convert_story_string(source: str) -> str:
 
     def convert_block(match: re.Match[str]) -> str:
         name = _to_canonical_name(match[2].strip())
-        name = "systemprompt" if name == "system" else name if _is_known(name) else ""
+        name = "systemprompt" if name == "system" else name if _is_known_macro(name) else ""
         return "{{#if " + ("!" if match[1] == "unless" else "") + name + "}}"
 
     for pattern, replacement in _STORY_STRING_REPLACEMENTS:
@@ -445,7 +445,9 @@ def find_unknown_macros(texts: Iterable[str]) -> Sequence[str]:
         calls = [call for text in texts if "{{" in text for call in _ParsedText(text).calls]
         texts = [call.body for call in calls]
         for call in calls:
-            is_known = _is_known(call.name) or call.name == "//" or _TIME_ZONE.fullmatch(call.body)
+            is_known = (
+                _is_known_macro(call.name) or call.name == "//" or _TIME_ZONE.fullmatch(call.body)
+            )
             if not is_known and parse_expression(call.body) is None:
                 call_match = _MACRO_CALL.match(call.body)
                 name = call_match[2] if call_match else " ".join(call.body.split())
@@ -540,14 +542,14 @@ def _parse_call(text: str, start: int, end: int) -> _MacroCall:
     return _MacroCall(start, end, body, _to_canonical_name(match[2]), match[1], arguments)
 
 
-def _is_known(name: str) -> bool:
+def _is_known_macro(name: str) -> bool:
     """Return whether a macro is supported, including `instruct` macros, which are always empty."""
     return name in _KNOWN_MACROS or name.startswith("instruct")
 
 
 def _to_canonical_name(name: str) -> str:
     lowercase_name = name.lower()
-    return _ALIASES.get(lowercase_name, lowercase_name)
+    return _MACRO_ALIASES.get(lowercase_name, lowercase_name)
 
 
 def _find_brace_pairs(text: str) -> list[tuple[int, int]]:

@@ -27,7 +27,7 @@ from bot.value_class import value_class
 MAX_LABEL_CHARS = 32
 _MAX_NAME_CHARS = 1000  # longer names are cut first; platforms allow a tenth of this
 _PLAIN_NAME = re.compile("[A-Za-z0-9 .-]*")
-_CACHE_SIZE = 4096  # most messages are from the same few people
+_NAME_CACHE_SIZE = 4096  # most messages are from the same few people
 
 _MAX_COMBINING_MARKS = 2  # combining marks on a letter; more would cover the lines above and below
 _JOINERS = "\u200c\u200d"
@@ -43,7 +43,7 @@ _SKIN_TONES = range(0x1F3FB, 0x1F400)
 _FLAG_LETTER_PREFIX = "regional indicator symbol letter "
 
 
-@text_cache(_CACHE_SIZE)
+@text_cache(_NAME_CACHE_SIZE)
 def clean_name(name: str) -> str:
     """Return a name with only its letters, digits, marks, and emoji, of any script.
 
@@ -61,7 +61,7 @@ def clean_name(name: str) -> str:
     return _cut_to_label_limit(" ".join(clean_text.split())).strip(f" .-{_JOINERS}")
 
 
-@text_cache(_CACHE_SIZE)
+@text_cache(_NAME_CACHE_SIZE)
 def is_unambiguous_name(name: str) -> bool:
     """Return whether a name is one clean line that does not mix lookalike scripts."""
     if len(name.splitlines()) > 1 or mixes_confusable_scripts(name):
@@ -101,9 +101,11 @@ def _is_emoji(char: str) -> bool:
 
 def _remove_stacked_marks(text: str) -> str:
     groups = groupby(text, lambda char: unicodedata.combining(char) > 0)
-    runs = ((is_combining, "".join(run)) for is_combining, run in groups)
+    char_runs = ((is_combining, "".join(run)) for is_combining, run in groups)
     return "".join(
-        run for is_combining, run in runs if not is_combining or len(run) <= _MAX_COMBINING_MARKS
+        run
+        for is_combining, run in char_runs
+        if not is_combining or len(run) <= _MAX_COMBINING_MARKS
     )
 
 
@@ -138,7 +140,7 @@ _WORD = re.compile(r"[^\W_]+")
 
 # Other separators than a colon between name and text: Bob - hi, <Bob> hi, [Bob] hi, Bob | hi,
 # Bob → hi. A dash within a word belongs to the word.
-_OTHER_SEPARATORS = re.compile(r"\s[-~]|[-~]\s|[–—―>\])】〉》」』）|=→⇒»;；]")
+_NON_COLON_SEPARATORS = re.compile(r"\s[-~]|[-~]\s|[–—―>\])】〉》」』）|=→⇒»;；]")
 _MAX_SEPARATORS = 4  # a time of day has two colons; only hostile texts have more
 _LEADING_PUNCTUATION = re.compile(r"^[\W_]+")
 # Times and punctuation around a name: 10:30 Bob, [10:30 AM] Bob, Bob, 10:30.
@@ -171,7 +173,7 @@ def _find_possible_names(line: str) -> Iterator[str]:
     for tag in _find_possible_tags(line):
         yield tag
         yield strip_name_suffix(tag)
-    yield from _split_at(_OTHER_SEPARATORS, _TEXT_BEFORE_NAME.sub("", line[:MAX_TAG_CHARS]))
+    yield from _split_at(_NON_COLON_SEPARATORS, _TEXT_BEFORE_NAME.sub("", line[:MAX_TAG_CHARS]))
     if len(line) <= _MAX_HEADING_CHARS:
         yield line  # a name alone on its line, like a heading
 

@@ -103,7 +103,7 @@ class AnswerCheck:
             begin = max(0, len(self._text) - self._held_back_chars)
             self._text += text
             if self.words is not None and self.words.occur_in(self._text, begin, is_complete=False):
-                self._refuse(_BANNED_WORDS_NOTE, "words")
+                self._refuse_answer(_BANNED_WORDS_NOTE, "words")
             self._show_passed_text()
 
         def replace_checked_text(text: str) -> None:
@@ -120,7 +120,9 @@ class AnswerCheck:
         if self._is_moderated and len(self._text) - self._moderated_end >= _WINDOW_CHARS:
             matches = [*_SENTENCE_END.finditer(self._text, self._moderated_end)]
             end, moderated_end = len(self._text), matches[-1].end() if matches else len(self._text)
-            await self._moderate([self._text[max(0, self._moderated_end - _OVERLAP_CHARS) : end]])
+            await self._moderate_texts(
+                [self._text[max(0, self._moderated_end - _OVERLAP_CHARS) : end]]
+            )
             self._moderated_end = moderated_end
             self._show_passed_text()
 
@@ -141,7 +143,7 @@ class AnswerCheck:
                 continue
             if isinstance(result, Refusal):
                 reason = result.reason[:_MAX_REASON_CHARS]
-                self._refuse(_PLUGIN_NOTE.with_values(plugin=name, reason=reason), "plugin")
+                self._refuse_answer(_PLUGIN_NOTE.with_values(plugin=name, reason=reason), "plugin")
             else:
                 text = result
         return text
@@ -149,11 +151,11 @@ class AnswerCheck:
     async def refuses(self, text: str) -> bool:
         """Check a complete text; return whether the answer is refused."""
         if not self.is_refused and self.words is not None and self.words.occur_in(text):
-            self._refuse(_BANNED_WORDS_NOTE, "words")
+            self._refuse_answer(_BANNED_WORDS_NOTE, "words")
         if self._is_moderated:
             starts = range(0, len(text), _MAX_PIECE_CHARS)
             pieces = [text[max(0, at - _OVERLAP_CHARS) : at + _MAX_PIECE_CHARS] for at in starts]
-            await self._moderate(pieces)
+            await self._moderate_texts(pieces)
         return self.is_refused
 
     @property
@@ -174,7 +176,7 @@ class AnswerCheck:
             self._show(self._text[self._shown_end : end])
             self._shown_end = end
 
-    async def _moderate(self, texts: Sequence[str]) -> None:
+    async def _moderate_texts(self, texts: Sequence[str]) -> None:
         assert self.backend is not None  # noqa: S101 -- see `_is_moderated`
         try:
             async with asyncio.timeout(_MODERATION_TIMEOUT_SECONDS):
@@ -183,16 +185,16 @@ class AnswerCheck:
             reason = str(error) or "no answer in time"
             _log.warning("answer_not_checked", provider=self.moderator_id, reason=reason)
             if self.withholds_unchecked_answers:
-                self._refuse(_WITHHELD_NOTE, "withheld_unchecked")
+                self._refuse_answer(_WITHHELD_NOTE, "withheld_unchecked")
             else:
                 self.note = _UNCHECKED_NOTE
                 CHECKED_ANSWERS.labels("unchecked").inc()
             return
         if categories:
             note_values = {"provider": self.moderator_id, "categories": ", ".join(categories)}
-            self._refuse(_MODERATION_NOTE.with_values(**note_values), "moderation")
+            self._refuse_answer(_MODERATION_NOTE.with_values(**note_values), "moderation")
 
-    def _refuse(self, note: str, metric_label: str) -> None:
+    def _refuse_answer(self, note: str, metric_label: str) -> None:
         if not self.is_refused:
             self.note, self.is_refused = note, True
             CHECKED_ANSWERS.labels(metric_label).inc()

@@ -173,7 +173,7 @@ class CutWindow:
     """The text that fits into one message, and the positions where it may be cut."""
 
     text: str
-    offsets: Sequence[int]
+    unit_offsets: Sequence[int]
     """The number of units before each position."""
     position: int
     """The start of the line that contains `start`, before its indentation."""
@@ -185,9 +185,9 @@ class CutWindow:
     """The length above which a fence line counts as plain text, because no code would fit."""
 
     def __post_init__(self) -> None:
-        self.max_offset = self.offsets[self.start] + self.max_units
+        self.max_offset = self.unit_offsets[self.start] + self.max_units
         """The maximum offset of the end of the message, including a closing fence."""
-        self._reserved_units = closing_units(self.fence)
+        self._reserved_units = count_closing_units(self.fence)
         self._overflow_end = self._find_overflow_end()
         self._fences = [(self.start, self.fence)]
         self._closing_line_ends: dict[int, int] = {}  # ends of lines that close a code block
@@ -200,7 +200,9 @@ class CutWindow:
         """Whether the text is too long for one message."""
         self.stop = self._window_end
         """The position after the first character that does not fit."""
-        middle = bisect_left(self.offsets, (self.offsets[self.start] + self.max_offset) // 2)
+        middle = bisect_left(
+            self.unit_offsets, (self.unit_offsets[self.start] + self.max_offset) // 2
+        )
         self.min_cut = max(self.start + 1, middle)
         """The first position to cut at; earlier cuts waste more than half of the message."""
 
@@ -240,8 +242,8 @@ class CutWindow:
 
     def _find_overflow_end(self) -> int | None:
         """Return the end of the shortest prefix that does not fit, or None if all fits."""
-        end_position = bisect_right(self.offsets, self.max_offset - self._reserved_units)
-        if end_position == len(self.offsets):
+        end_position = bisect_right(self.unit_offsets, self.max_offset - self._reserved_units)
+        if end_position == len(self.unit_offsets):
             return None
         visible_match = _VISIBLE_CHARACTER.search(self.text, end_position - 1)
         return visible_match.end() if visible_match else None
@@ -252,14 +254,19 @@ class CutWindow:
         max_length = min(line.fence_end - line.fence_start, self.max_fence_units - prefix_chars)
         for length in range(3, max_length + 1):
             self._reserved_units = max(self._reserved_units, 1 + prefix_chars + length)
-            if self.offsets[line.fence_start + length] + self._reserved_units > self.max_offset:
+            if (
+                self.unit_offsets[line.fence_start + length] + self._reserved_units
+                > self.max_offset
+            ):
                 self._overflow_end = line.fence_start + length
                 return
         self._overflow_end = self._find_overflow_end()
 
     def _open_block(self, line: FenceLine) -> None:
         fence = line.find_opened_fence(self.text)
-        is_too_long = self.offsets[line.end] - self.offsets[line.start] > self.max_fence_units
+        is_too_long = (
+            self.unit_offsets[line.end] - self.unit_offsets[line.start] > self.max_fence_units
+        )
         if fence is None or is_too_long:
             return
         if line.start < self.start:
@@ -282,7 +289,10 @@ class CutWindow:
         """Return whether a line, once it is complete, may open or close a code block."""
         if fence is not None:
             return set(self.text[line.start : self._window_end].strip(" \t>")) <= {fence.chars[0]}
-        if self.offsets[self._window_end] - self.offsets[line.start] > self.max_fence_units:
+        if (
+            self.unit_offsets[self._window_end] - self.unit_offsets[line.start]
+            > self.max_fence_units
+        ):
             return False
         return self.text[line.fence_start] == "~" or (
             "`" not in self.text[line.fence_end : self._window_end]
@@ -292,7 +302,7 @@ class CutWindow:
         """Return whether a message may end at `end` and the next one start at `next_start`."""
         fence = self.fence_at(next_start)
         return (
-            self.offsets[end] + closing_units(fence) <= self.max_offset
+            self.unit_offsets[end] + count_closing_units(fence) <= self.max_offset
             and not any(first < next_start <= last for first, last in self._uncuttable_ranges)
             and not self._splits_grapheme(next_start)
         )
@@ -325,7 +335,7 @@ class CutWindow:
 _WORD_BREAK, _SENTENCE_BREAK = 0, 1  # ranks of breaks within a line
 
 
-def closing_units(fence: Fence | None) -> int:
+def count_closing_units(fence: Fence | None) -> int:
     """Return the units needed to close a code block, including the line break."""
     return 1 + len(fence.closer) if fence else 0
 
@@ -417,7 +427,8 @@ def _cut_anywhere(window: CutWindow, no_break_spans: Sequence[tuple[int, int]]) 
     positions = [
         position
         for position in range(window.stop - 1, window.min_cut, -1)
-        if window.offsets[position] + closing_units(window.fence_at(position)) <= window.max_offset
+        if window.unit_offsets[position] + count_closing_units(window.fence_at(position))
+        <= window.max_offset
     ]
     allowed_positions = (at for at in positions if window.allows_cut(at, at))
     clean_positions = (

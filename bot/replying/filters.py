@@ -85,8 +85,8 @@ class RepeatedStartFilter:
     """
 
     def __init__(self, beginning: str) -> None:
-        self._start = beginning.rstrip()
-        self._trailing_whitespace = beginning[len(self._start) :]
+        self._prefix = beginning.rstrip()
+        self._trailing_whitespace = beginning[len(self._prefix) :]
         self._held_text = ""
         self._is_at_cut = True
 
@@ -95,9 +95,9 @@ class RepeatedStartFilter:
         if not self._is_at_cut:
             return text
         self._held_text += text
-        if len(self._held_text) < len(self._start) and self._start.startswith(self._held_text):
+        if len(self._held_text) < len(self._prefix) and self._prefix.startswith(self._held_text):
             return ""  # it may be a repeated beginning
-        new_text = self._held_text.removeprefix(self._start)
+        new_text = self._held_text.removeprefix(self._prefix)
         if not new_text.strip() and self._trailing_whitespace.startswith(new_text):
             return ""
         self._is_at_cut = False
@@ -106,14 +106,14 @@ class RepeatedStartFilter:
 
     def finish(self) -> str:
         """Return the rest of the text that was held back."""
-        is_repeated = not self._is_at_cut or self._held_text.startswith(self._start)
+        is_repeated = not self._is_at_cut or self._held_text.startswith(self._prefix)
         return "" if is_repeated else self._held_text
 
 
 _MAX_TAIL_CHARS = 8000
 _CHARS_BETWEEN_CHECKS = 48
 _PROBE_CHARS = 24
-_MAX_UNIT_CANDIDATES = 8
+_MAX_REPEATED_UNIT_CANDIDATES = 8
 _CODE_FENCE = "```"
 
 # The number of repetitions that count as endless, by minimum length of the repeated text.
@@ -152,7 +152,7 @@ class RepetitionDetector:
         self._fence_count = 0
         self._char_count = 0
         self._repetition_start = 0  # position of the repetition in the answer
-        self._unit_chars = 0
+        self._repeated_unit_chars = 0
 
     def feed(self, text: str) -> None:
         self._pending_chunks.append(text)
@@ -165,7 +165,7 @@ class RepetitionDetector:
         if not self.has_repetition:
             return text
         repetition_start = self._repetition_start
-        shortened_text = text[: repetition_start + self._unit_chars]
+        shortened_text = text[: repetition_start + self._repeated_unit_chars]
         if shortened_text.rstrip().endswith((".", "!", "?", "。", "！", "？")):
             return shortened_text
         marks = [mark for mark in _SENTENCE_ENDS if mark in shortened_text]
@@ -186,13 +186,13 @@ class RepetitionDetector:
         if len(tail) < _MIN_LOOP_CHARS:
             return
         probe, end = tail[-_PROBE_CHARS:], len(tail) - 1
-        for _ in range(_MAX_UNIT_CANDIDATES):
+        for _ in range(_MAX_REPEATED_UNIT_CANDIDATES):
             position = tail.rfind(probe, 0, end)
             if position < 0:
                 return
             repeated_unit = tail[position + _PROBE_CHARS :]
             if self._is_repeated(repeated_unit):
-                self.has_repetition, self._unit_chars = True, len(repeated_unit)
+                self.has_repetition, self._repeated_unit_chars = True, len(repeated_unit)
                 begin = len(tail)
                 while repeated_unit == tail[max(0, begin - len(repeated_unit)) : begin]:
                     begin -= len(repeated_unit)

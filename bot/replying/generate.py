@@ -72,7 +72,7 @@ class GeneratedAnswer:
     seconds: float
     thoughts: str = ""
     tool_calls: tuple[ToolRecord, ...] = ()
-    continued_text: str = ""
+    interrupted_text: str = ""
     """The text of a stream that was cut off and then continued; its usage was not reported."""
 
 
@@ -161,7 +161,7 @@ async def _stream_answer(
         if not await may_continue():
             _log.warning("tool_round_over_budget", calls=len(finish.tool_calls))
             return
-        await tools.run_round(answer.begin_request(), finish)
+        await tools.run_round(answer.begin_next_request(), finish)
         if tools.has_ended():
             return
         request = tools.next_prompt(prompt)
@@ -300,7 +300,7 @@ class _AnswerBuilder:
     def has_text(self) -> bool:
         return bool("".join(self._chunks).strip())
 
-    def begin_request(self) -> str:
+    def begin_next_request(self) -> str:
         """Start the next request, and return the text of the previous request."""
         if self._start_filter is not None:
             self._feed(self._start_filter.finish())
@@ -403,7 +403,7 @@ class _AnswerBuilder:
             first_word_seconds=self.first_word_seconds,
             seconds=self.clock.monotonic() - self._started_at,
             thoughts=mask_pasted_tokens("".join(self._reasoning_chunks).strip()),
-            continued_text=self._text_to_continue,
+            interrupted_text=self._text_to_continue,
         )
 
     @property

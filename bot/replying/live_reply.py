@@ -64,8 +64,10 @@ class LiveReply:
         """The times of all live sends and edits, in Unix seconds."""
         self._shown_contents: dict[int, MessageContent] = {}  # certainly shown, by part index
         self._change_event = asyncio.Event()
-        earlier = self.earlier_reply
-        self._request_lock: asyncio.Lock = earlier._request_lock if earlier else asyncio.Lock()  # noqa: SLF001
+        earlier_reply = self.earlier_reply
+        self._request_lock: asyncio.Lock = (
+            earlier_reply._request_lock if earlier_reply else asyncio.Lock()  # noqa: SLF001
+        )
         self._update_task: asyncio.Task[None] | None = None
         self._updates_start_at = math.inf
         self._cancel_update_timer: Callable[[], None] | None = None
@@ -83,7 +85,7 @@ class LiveReply:
             self.on_first_text()
             self.on_first_text = None
         self._buffer.feed(text, self.clock.monotonic())
-        self._on_change()
+        self._handle_change()
 
     def replace(self, text: str) -> None:
         self._buffer.clear()
@@ -105,13 +107,13 @@ class LiveReply:
     def show_wait(self, waiting: Waiting) -> None:
         """Show a waiting notice, which stays until the first text of the answer arrives."""
         self._buffer.set_notice(translate(describe_wait(waiting), self.language))
-        self._on_change()
+        self._handle_change()
 
     def show_slow_start(self) -> None:
         """Show a notice that the model has not started, unless something is already shown."""
         if self._buffer.is_empty:
             self._buffer.set_notice(translate(_SLOW_START_NOTICE, self.language))
-            self._on_change()
+            self._handle_change()
 
     async def __aenter__(self) -> Self:
         return self
@@ -138,7 +140,7 @@ class LiveReply:
         if error is None and failure is not None:
             raise failure
 
-    def _on_change(self) -> None:
+    def _handle_change(self) -> None:
         """Schedule the next update; if an error has ended the updates, raise it."""
         if self._update_task is not None:
             self._change_event.set()
@@ -274,7 +276,7 @@ class StreamBuffer:
         self._first_fed_at: float | None = None  # -inf: a notice, which is due immediately
         self._is_shown = False
         self._has_changed = False
-        self._pause = limits.seconds_between_edits
+        self._pause_seconds = limits.seconds_between_edits
         self._next_update_at = -math.inf
 
     def feed(self, text: str, now: float) -> None:
@@ -308,9 +310,11 @@ class StreamBuffer:
         if self._is_shown:
             return self._next_update_at
         is_short_text = self._char_count < _FIRST_MESSAGE_CHARS
-        delay = _SECONDS_BEFORE_SHORT_MESSAGE if is_short_text else _SECONDS_BEFORE_FIRST_MESSAGE
-        delay = min(delay, self._limits.seconds_between_edits)
-        return max(self._next_update_at, self._first_fed_at + delay)
+        delay_seconds = (
+            _SECONDS_BEFORE_SHORT_MESSAGE if is_short_text else _SECONDS_BEFORE_FIRST_MESSAGE
+        )
+        delay_seconds = min(delay_seconds, self._limits.seconds_between_edits)
+        return max(self._next_update_at, self._first_fed_at + delay_seconds)
 
     def seconds_until_due(self, now: float) -> float:
         """Return the seconds until the next update, or infinity if nothing has changed."""
@@ -323,7 +327,7 @@ class StreamBuffer:
         text = text or self._notice
         self._has_changed = False
         self._is_shown = True
-        self._next_update_at = now + self._pause
+        self._next_update_at = now + self._pause_seconds
         parts = split(text, self._limits)
         if parts and self._limits.to_visible_text is not None:
             parts[-1] = self._close_open_marks(parts[-1])
@@ -336,7 +340,7 @@ class StreamBuffer:
 
     def restart_pause(self, now: float) -> None:
         """Restart the pause after a message was sent, which may have waited in the queue."""
-        self._next_update_at = now + self._pause
+        self._next_update_at = now + self._pause_seconds
 
     def restart_pause_if_over(self, now: float) -> None:
         """Restart the pause if the update took longer than the pause, as after a rate limit."""
@@ -345,13 +349,15 @@ class StreamBuffer:
 
     def slow_down(self, now: float, retry_after_seconds: float = 0.0) -> None:
         """Double the pause after a failed update, and wait at least `retry_after_seconds`."""
-        self._pause = min(self._pause * 2, max(_MAX_PAUSE_SECONDS, self._pause))
-        self._next_update_at = now + max(self._pause, retry_after_seconds)
+        self._pause_seconds = min(
+            self._pause_seconds * 2, max(_MAX_PAUSE_SECONDS, self._pause_seconds)
+        )
+        self._next_update_at = now + max(self._pause_seconds, retry_after_seconds)
         self._has_changed = True  # the refused text still has to be shown
 
     def recover(self) -> None:
         """Reset the pause to the platform's value after a successful update."""
-        self._pause = self._limits.seconds_between_edits
+        self._pause_seconds = self._limits.seconds_between_edits
 
 
 _SECONDS_BEFORE_TYPING = 0.5  # a faster answer needs no indicator
@@ -476,12 +482,14 @@ class TypingIndicator:
 
     def __post_init__(self) -> None:
         self._repeat_seconds = self.surface.limits(self.address).typing_seconds * _TYPING_SHARE
-        self._cancel_start: Callable[[], None] | None = None
+        self._cancel_start_timer: Callable[[], None] | None = None
         self._typing_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         if self._repeat_seconds > 0:
-            self._cancel_start = self.clock.call_later(_SECONDS_BEFORE_TYPING, self._start_typing)
+            self._cancel_start_timer = self.clock.call_later(
+                _SECONDS_BEFORE_TYPING, self._start_typing
+            )
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -490,15 +498,17 @@ class TypingIndicator:
             await asyncio.wait([self._typing_task])
 
     def stop(self) -> None:
-        if self._cancel_start is not None:
-            self._cancel_start()
+        if self._cancel_start_timer is not None:
+            self._cancel_start_timer()
         if self._typing_task is not None:
             self._typing_task.cancel()
 
     def _start_typing(self) -> None:
-        self._typing_task = asyncio.create_task(self._repeat(), name=f"type {self.address.lane}")
+        self._typing_task = asyncio.create_task(
+            self._repeat_typing(), name=f"type {self.address.lane}"
+        )
 
-    async def _repeat(self) -> None:
+    async def _repeat_typing(self) -> None:
         """Send the indicator repeatedly until cancelled, even if the platform rejects it."""
         while True:
             pause_seconds = self._repeat_seconds

@@ -119,8 +119,8 @@ def _decide_on_late_message(incoming: IncomingMessage, characters: ActiveCharact
 def _parse_addressed_command(
     incoming: IncomingMessage, presets: Sequence[Preset]
 ) -> Command | None:
-    has_form = any(preset.prompter for preset in presets)
-    if incoming.wake is None or (has_form and is_ask_command(incoming.text)):
+    has_prompter = any(preset.prompter for preset in presets)
+    if incoming.wake is None or (has_prompter and is_ask_command(incoming.text)):
         return None
     if incoming.quote is not None and _REMEMBER_REQUEST.fullmatch(incoming.text.strip()):
         return Command("memory", "add")
@@ -414,7 +414,7 @@ class DecisionLog:
                 outcome = _SUBSTITUTE_TEXT.with_values(name=display_name(receipt.preset), **models)
                 self._add_note(channel, _LoggedDecision(outcome))
 
-    async def describe_recent(self, channel: str) -> tuple[Text, ...]:
+    async def describe_recent_decisions(self, channel: str) -> tuple[Text, ...]:
         """Return a line for each recent decision, oldest first; raises `StoreError`."""
         await self._store()
         descriptions = []

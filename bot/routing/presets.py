@@ -79,7 +79,7 @@ class ActiveCharacters:
         members_by_name = {member.preset.name: member for member in self.members}
         return tuple(members_by_name[name] for name in names)
 
-    def with_added(self, preset: Preset) -> list[Preset]:
+    def presets_with(self, preset: Preset) -> list[Preset]:
         """Return the channel's presets with one added; raises `UserError` if impossible."""
         if preset.name in self.names:
             raise UserError.translatable("{name} is already active here.", name=preset.display_name)
@@ -91,7 +91,7 @@ class ActiveCharacters:
             )
         return [*self.presets, preset]
 
-    def with_removed(self, preset: Preset) -> list[Preset]:
+    def presets_without(self, preset: Preset) -> list[Preset]:
         """Return the channel's presets with one removed; raises `UserError` if impossible."""
         if preset.name not in self.names:
             raise UserError.translatable(
@@ -104,13 +104,13 @@ class ActiveCharacters:
             )
         return [one for one in self.presets if one.name != preset.name]
 
-    def name_line_and_face(
+    def build_name_line_and_face(
         self, active_preset: ActivePreset, character_names: Mapping[str, str], limits: Limits
     ) -> tuple[str, Face | None]:
         """Return how to show which character answers: a name line or a face, or neither."""
         preset, shows_faces = active_preset.preset, limits.shows_faces
-        is_named = preset.is_character if shows_faces else limits.always_shows_name
-        if not (self.is_group or is_named):
+        needs_name = preset.is_character if shows_faces else limits.always_shows_name
+        if not (self.is_group or needs_name):
             return "", None
         name = label_speakers((), character_names).characters[preset.name]
         if shows_faces:
@@ -311,8 +311,8 @@ class PresetResolver:
         Other settings needed for the message are loaded into the cache with the same query.
         """
         person_ids = find_person_ids(message)
-        own_scopes = person_scopes(person_ids[0], message.scopes)
-        scopes = [*message.scopes, INSTALLATION, *own_scopes, *person_ids[1:]]
+        personal_scopes = person_scopes(person_ids[0], message.scopes)
+        scopes = [*message.scopes, INSTALLATION, *personal_scopes, *person_ids[1:]]
         settings = await self._chat_settings.get_scopes(scopes)
         opted_out_ids = {
             person_id
@@ -396,11 +396,11 @@ class PresetResolver:
         except PresetError as error:
             raise UserError(error.args[0]) from None
 
-    async def find_in_channel(
+    async def find_chat_preset(
         self, name_or_id: str, message: Request, active_characters: ActiveCharacters
     ) -> Preset:
         """Return a preset, or a character of the chat's owner, by its name; raises `UserError`."""
-        owned_characters = await self.characters.list_descriptions(character_owner(message))
+        owned_characters = await self.characters.list_descriptions(find_character_owner(message))
         sought_id = preset_id(name_or_id.strip())
         operator_preset_ids = map(preset_id, (*self.presets, *self.disabled_reasons))
         for name in () if sought_id in operator_preset_ids else owned_characters:
@@ -419,7 +419,7 @@ class PresetResolver:
     async def list_descriptions(self, message: Request) -> dict[str, str]:
         """Return the descriptions of all presets and of the chat owner's characters, by name."""
         preset_descriptions = {one.name: one.description for one in self.presets.values()}
-        owned_characters = await self.characters.list_descriptions(character_owner(message))
+        owned_characters = await self.characters.list_descriptions(find_character_owner(message))
         descriptions = (preset_descriptions | owned_characters).items()
         return dict(sorted(descriptions, key=lambda one: preset_id(display_name(one[0]))))
 
@@ -441,7 +441,7 @@ class PresetResolver:
         return ActivePreset(preset, scope, self.versions.get(preset.name))
 
 
-def character_owner(message: Request) -> str:
+def find_character_owner(message: Request) -> str:
     """Return the owner of the characters usable in a chat: the person in private, or the server."""
     return message.author.id if message.is_private else message.scopes[-1]
 
@@ -476,8 +476,8 @@ class HistoryScopes:
         self, scopes: Sequence[str], person_id: str | None = None
     ) -> HistoryScope | None:
         """Return the history scope, or None if all messages share one history; fill the cache."""
-        own_scopes = person_scopes(person_id, scopes) if person_id else ()
-        settings = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *own_scopes])
+        personal_scopes = person_scopes(person_id, scopes) if person_id else ()
+        settings = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *personal_scopes])
         choices = [settings[one][SCOPE_KEY] for one in scopes if SCOPE_KEY in settings.get(one, ())]
         if choices and choices[0] in list(HistoryScope):  # a newer version may store other values
             return HistoryScope(choices[0])

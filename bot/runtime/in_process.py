@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from bot.chat.operation import BlockedCalls
 from bot.chat.rate import CallWindow, Rate, RateLimitScope, WaitingProcess
-from bot.ports import Clock, RateLimits, SignalHandler, Signals
+from bot.ports import Clock, KeysHandler, RateLimits, Signals
 
 LEARNED_WINDOW_SECONDS = 3600.0
 """How long learned (estimated) windows apply after a refused call."""
@@ -152,12 +152,12 @@ class InProcessSignals(Signals):
     """Calls a topic's subscribers; subclasses call `receive` for signals from other processes."""
 
     def __init__(self) -> None:
-        self._handlers: defaultdict[str, list[tuple[SignalHandler, SignalHandler]]]
+        self._handlers: defaultdict[str, list[tuple[KeysHandler, KeysHandler]]]
         self._handlers = defaultdict(list)  # for this process's signals, and for other processes'
 
     @override
     def subscribe(
-        self, topic: str, handler: SignalHandler, remote_handler: SignalHandler | None = None
+        self, topic: str, handler: KeysHandler, remote_handler: KeysHandler | None = None
     ) -> Callable[[], None]:
         handlers = self._handlers[topic]
         local_and_remote_handlers = handler, remote_handler or handler

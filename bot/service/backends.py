@@ -105,7 +105,7 @@ def find_preset_problems(preset: Preset, settings: Settings) -> Sequence[str]:
     """Return the parameters and tools of a preset that its providers do not support."""
     unsupported_parameters = [
         problem
-        for one in preset.with_fallbacks
+        for one in preset.self_and_fallbacks
         if one.provider in settings.providers
         for problem in parameter_problems(settings.providers[one.provider], preset.parameters)
     ]
@@ -143,7 +143,7 @@ def find_tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
 
 def used_models(preset: Preset) -> list[tuple[str, str]]:
     """Return the pairs (provider, model) of a preset, its fallbacks and its summaries."""
-    models = [(one.provider, one.model) for one in preset.with_fallbacks]
+    models = [(one.provider, one.model) for one in preset.self_and_fallbacks]
     summary = preset.summary
     if summary and (summary.provider or summary.model):
         models.append((summary.provider or preset.provider, summary.model or preset.model))

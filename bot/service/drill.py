@@ -233,7 +233,7 @@ class _Drill:
         ):
             await self._receive_event(self._create_message(line, _GROUP_CHAT, wake_reason))
         # Describing decisions stores the pending ones first.
-        await self.container.decisions.describe_recent(_GROUP_CHAT.channel)
+        await self.container.decisions.describe_recent_decisions(_GROUP_CHAT.channel)
 
         key, summaries = _DM_CHAT.conversation, self.container.summarizer.summaries
         history = await summaries.load_turns(key)

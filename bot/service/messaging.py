@@ -347,7 +347,7 @@ class MessagingContainer(StorageContainer, ABC):
             self.rate_limited_surfaces(best_effort=False),
             self.clock,
             settle_seconds=self.settings.delivery.settle_seconds,
-            announce=self._announce_sent,
+            announce_done_row=self._announce_sent,
             call_queue=self._call_queue,
             private_chats=self.private_chats,
             wake=lambda lanes: self.lane_pool.wake(lanes),

@@ -72,7 +72,7 @@ async def prepare_models(
     settings: Settings, default_preset: Preset, progress: Callable[[str], None]
 ) -> None:
     """Check or download the local models of the default preset; raises `SettingsError`."""
-    for one in default_preset.with_fallbacks:
+    for one in default_preset.self_and_fallbacks:
         provider = settings.providers.get(one.provider)
         if provider is not None:
             await prepare_model(one.provider, one.model, provider, settings.data_dir, progress)

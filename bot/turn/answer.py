@@ -165,7 +165,7 @@ class AnswerPipeline:
         check_arguments = (context.incoming, speaker.preset.name, greeting, speaker.preset.provider)
         greeting = await self.model_requests.check_greeting(*check_arguments)
         limits = self.replies.limits(context.incoming.address)
-        name_line, face = active.name_line_and_face(speaker, context.character_names, limits)
+        name_line, face = active.build_name_line_and_face(speaker, context.character_names, limits)
         greeting_parts = final_parts(name_line + greeting, limits, first_part_number, face)
         destinations = PartDestinations(first_part_number, max_live_parts=len(greeting_parts))
         display = self.replies.show_live(context.claim, context.message, destinations, face=face)
@@ -235,7 +235,7 @@ class AnswerPipeline:
         limits, active = self.replies.limits(message.address), context.active
         first_part_number = context.next_part_number
         previous_reply = context.replies[-1] if context.replies else None
-        name_line, face = active.name_line_and_face(speaker, context.character_names, limits)
+        name_line, face = active.build_name_line_and_face(speaker, context.character_names, limits)
         form = _long_answer_form(preset, message, limits)
         async with self.replies.show_live(
             context.claim,

@@ -101,7 +101,7 @@ class TurnServices:
         [speaker] = active.select_members([turn.preset])
         character_names = self.resolver.character_names(active.names)
         limits = self.replies.limits(address)
-        return active.name_line_and_face(speaker, character_names, limits)
+        return active.build_name_line_and_face(speaker, character_names, limits)
 
 
 @dataclass(slots=True)

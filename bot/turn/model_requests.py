@@ -123,7 +123,7 @@ class ModelRequests:
 
     def _with_next_model(self, preset: Preset) -> Preset:
         """Return the preset with its next model, for people who may not use its first model."""
-        fallbacks = preset.with_fallbacks[1:]
+        fallbacks = preset.self_and_fallbacks[1:]
         next_preset = fallbacks[0] if fallbacks else self.spending.with_cheaper_model(preset)
         if next_preset is None:
             raise UserError(MODEL_NOT_ALLOWED)
@@ -131,7 +131,9 @@ class ModelRequests:
 
     async def _try_models(self, request: AnswerRequest) -> Receipt:
         preset, context = request.speaker.preset, request.context
-        *first_requests, last_request = (request.with_preset(one) for one in preset.with_fallbacks)
+        *first_requests, last_request = (
+            request.with_preset(one) for one in preset.self_and_fallbacks
+        )
         failures: list[BackendError] = []
         for one in first_requests:
             try:

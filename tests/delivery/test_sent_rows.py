@@ -20,7 +20,7 @@ class WorkerAndSender(Delivery):
 
     def __init__(self, database: Database) -> None:
         signals, self.woken, self.woken_urgently = InProcessSignals(), list[str](), list[str]()
-        super().__init__(database, announce=partial(publish_sent_row, signals))
+        super().__init__(database, announce_done_row=partial(publish_sent_row, signals))
         sent_row_tracker = SentRowTracker(self.outbox)
         signals.subscribe(SENT_ROWS_TOPIC, sent_row_tracker.record_announced_rows)
         self.delivery = LaneDelivery(sent_row_tracker, self._wake)

@@ -67,7 +67,7 @@ async def test_cut_off_stream_continues_after_the_text_so_far(rest: list[str]) -
     assert (answer.text, shown) == ("Once upon a time.",) * 2
     assert answer.reason == "stop"
     assert [prompt.begun for prompt in backend.prompts] == ["", "Once upon"]
-    assert answer.continued_text == "Once upon "
+    assert answer.interrupted_text == "Once upon "
 
 
 @pytest.mark.parametrize(

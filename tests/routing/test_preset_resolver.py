@@ -69,7 +69,7 @@ async def test_missing_preset_is_dropped_if_other_presets_are_active(database: D
 async def test_presets_keep_the_order_in_which_they_were_added(database: Database) -> None:
     one = resolver(database)
     for name in ("nora", "nova"):
-        presets = (await one.resolve(THREAD)).with_added(PRESETS[name])
+        presets = (await one.resolve(THREAD)).presets_with(PRESETS[name])
         await one.set_active("discord:7", presets, "discord:1")
     found = await active(one)
     assert [each.preset.name for each in found] == ["Assistant", "nora", "nova"]
@@ -81,7 +81,7 @@ def test_channel_can_have_at_most_eight_characters() -> None:
         tuple(ActivePreset(preset(f"x{number}"), None, None) for number in range(8))
     )
     with pytest.raises(UserError, match="8 characters are active here"):
-        full.with_added(PRESETS["nova"])
+        full.presets_with(PRESETS["nova"])
 
 
 def test_character_names_are_the_role_names(database: Database) -> None:

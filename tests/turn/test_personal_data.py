@@ -131,12 +131,12 @@ async def test_forget_me_deletes_notes_that_quote_only_the_person(database: Data
     await setup.work("telegram:6")
     await setup.say(said("mine", "5:1"), said("theirs", "5:2", BOB), said("/settings why", "5:3"))
     assert "“mine”" in setup.texts[-1]
-    assert await setup.decisions.describe_recent("telegram:6")
+    assert await setup.decisions.describe_recent_decisions("telegram:6")
     await setup.say(said("/forget me", "5:4"), pressed(ButtonAction.FORGET, "telegram:5:4/0"))
     await setup.say(said("/settings why", "5:5"))
     assert "“theirs”" in setup.texts[-1]
     assert "“mine”" not in setup.texts[-1]
-    assert await setup.decisions.describe_recent("telegram:6") == ()
+    assert await setup.decisions.describe_recent_decisions("telegram:6") == ()
 
 
 async def test_forget_me_can_be_declined(database: Database) -> None:

@@ -48,7 +48,7 @@ def build_background(
         parts.append(PromptPart("observed", "\n".join([_OBSERVED_HEADING, *lines])))
     if quote := _quote_replied_to_message(inputs):
         parts.append(PromptPart("quote", quote, priority=1))
-    parts += _build_file_parts(files, inputs.max_input_tokens)
+    parts += _build_attachment_parts(files, inputs.max_input_tokens)
     omitted_count = len(observed_turns) - len(lines)
     omitted_items = [DroppedItem("observed", "", _TOO_OLD_REASON, omitted_count)]
     return parts, omitted_items if omitted_count else []
@@ -89,7 +89,7 @@ def _select_fitting_lines(
     return fitting_lines[::-1]
 
 
-def _build_file_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[PromptPart]:
+def _build_attachment_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[PromptPart]:
     max_tokens = max_input_tokens // 2 if max_input_tokens else _TOKENS_WITHOUT_LIMIT * 20
     max_bytes = max_tokens * _BYTES_PER_TOKEN // max(1, len(files.texts))
     parts = []

@@ -50,8 +50,8 @@ def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     preset = inputs.preset
     speaker_ids = (turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker)
     speaker_descriptions = describe_speakers(speaker_ids, inputs.speakers.people, inputs.personas)
-    instructions_or_story = preset.post_history_instructions or preset.story_string
-    if preset.has_macros or preset.parsed_lorebook or instructions_or_story:
+    instructions_or_story_string = preset.post_history_instructions or preset.story_string
+    if preset.has_macros or preset.parsed_lorebook or instructions_or_story_string:
         draft = _apply_macros_and_lore(draft, inputs, speaker_descriptions)
     if speaker_descriptions and not (preset.has_prompt_order and _includes_persona(preset.prompts)):
         people_part = PromptPart("people", speaker_descriptions, priority=1)
@@ -143,12 +143,12 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
 def _expand_macros(draft: Draft, macros: Macros) -> Draft:
     original_text = macros.expand(ORIGINAL_SYSTEM)
     expand = replace(macros, fields={**macros.fields, "original": original_text}).expand
-    system = tuple(
+    system_parts = tuple(
         part if part.section == "persona" else replace(part, text=expand(part.text))
         for part in draft.system
     )
     pinned_messages = tuple(_expand_message(message, macros) for message in draft.pinned_messages)
-    return replace(draft, system=system, pinned_messages=pinned_messages)
+    return replace(draft, system=system_parts, pinned_messages=pinned_messages)
 
 
 def _expand_message(message: Message, macros: Macros) -> Message:

@@ -41,11 +41,11 @@ class CardMacros:
 
     def with_values(self, outlets: Mapping[str, str], **fields: str) -> "CardMacros":
         """Return a copy with more field values, and with the lore texts by outlet name."""
-        stable, current = (
+        stable_macros, current_macros = (
             replace(macros, fields={**macros.fields, **fields}, outlets=outlets)
             for macros in (self.stable, self.current)
         )
-        return CardMacros(stable, current)
+        return CardMacros(stable_macros, current_macros)
 
 
 def build_card_macros(inputs: PromptInputs) -> CardMacros:

@@ -48,7 +48,7 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
     texts = [f"{inputs.speaker_label(turn)}: {turn.text}" for turn in turns]
     time_budget = RegexTimeBudget()
 
-    def search(turn_count: int, activated_at: Mapping[str, int], macros: Macros) -> LoreResult:
+    def search(turn_count: int, activation_turns: Mapping[str, int], macros: Macros) -> LoreResult:
         rng = make_random_generator("lore", inputs.seed, build_turn_seed(turns[turn_count - 1]))
         return LorebookSearch(
             book,
@@ -56,16 +56,16 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
             budget=limit // _LORE_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT,
             count=get_counter_for_model(inputs.preset.model),
             random_float=rng.random,
-            activated_at=activated_at,
+            activated_at=activation_turns,
             expand=macros.expand,
             time_budget=time_budget,
         ).run()
 
-    activated_at: Mapping[str, int] = {}
+    activation_turns: Mapping[str, int] = {}
     for turn_count in _find_earlier_turn_counts(book, inputs):
         fresh_macros = replace(macros, variables=Variables())
-        activated_at = search(turn_count, activated_at, fresh_macros).activated_at
-    return search(len(turns), activated_at, macros)
+        activation_turns = search(turn_count, activation_turns, fresh_macros).activated_at
+    return search(len(turns), activation_turns, macros)
 
 
 def _find_earlier_turn_counts(book: Lorebook, inputs: PromptInputs) -> list[int]:

@@ -18,8 +18,8 @@ _MAX_PATTERN_CHARS = 1000
 _MAX_PATTERN_WEIGHT = 1000
 # The library prepares long literals in quadratic time, which its timeout does not interrupt.
 _MAX_ALTERNATIVE_TOKENS = 300
-_MAX_SECONDS_PER_KEY = 0.05
-_MAX_SECONDS_PER_PROMPT = 0.25  # a book may contain thousands of slow keys
+_MAX_SEARCH_SECONDS_PER_KEY = 0.05
+_MAX_SEARCH_SECONDS_PER_PROMPT = 0.25  # a book may contain thousands of slow keys
 _MAX_QUOTED_CHARS = 60
 _KEY_REASON = StoredPattern(marked("key {key}"))
 _KEY_IN_LINE_REASON = StoredPattern(marked("key {key} in “{line}”"))
@@ -159,7 +159,7 @@ class LoreResult:
 class RegexTimeBudget:
     """The CPU time that all regular expressions of a prompt together may use."""
 
-    seconds_left: float = _MAX_SECONDS_PER_PROMPT
+    seconds_left: float = _MAX_SEARCH_SECONDS_PER_PROMPT
     slow_keys: set[str] = field(default_factory=set)
     """Keys that were skipped because they took too long."""
 
@@ -206,7 +206,7 @@ class KeyMatcher:
 
     def _contains_key(self, text: str, key: str, entry: LoreEntry) -> bool:
         if is_regex(key) and not isinstance(pattern := compile_key(key), str):
-            return self._matches(text, key, pattern)
+            return self._matches_pattern(text, key, pattern)
         key = key.strip()
         if not key:
             return False
@@ -226,14 +226,14 @@ class KeyMatcher:
             self._lowercase_texts[text] = text.lower()
         return self._lowercase_texts[text]
 
-    def _matches(self, text: str, key: str, pattern: regex.Pattern[str]) -> bool:
+    def _matches_pattern(self, text: str, key: str, pattern: regex.Pattern[str]) -> bool:
         time_budget = self._time_budget
         if key in time_budget.slow_keys or time_budget.seconds_left <= 0:
             time_budget.slow_keys.add(key)
             return False
         started_at = self._cpu_seconds()
         try:
-            timeout_seconds = min(_MAX_SECONDS_PER_KEY, time_budget.seconds_left)
+            timeout_seconds = min(_MAX_SEARCH_SECONDS_PER_KEY, time_budget.seconds_left)
             return pattern.search(text, timeout=timeout_seconds) is not None
         except TimeoutError:
             time_budget.slow_keys.add(key)

@@ -375,7 +375,7 @@ class Preset(StrictModel):
         return self.group_greetings if count > 1 and self.group_greetings else self.greetings
 
     @property
-    def with_fallbacks(self) -> tuple["Preset", ...]:
+    def self_and_fallbacks(self) -> tuple["Preset", ...]:
         """This preset, followed by a copy of this preset for each fallback model."""
         fallback_models = ({"provider": one.provider, "model": one.model} for one in self.fallbacks)
         return (self, *(self.model_copy(update=model) for model in fallback_models))

@@ -42,16 +42,16 @@ COLON = re.compile("[:：﹕︓︰∶ː꞉˸׃፡։܃܄᛬᠃᠄⁚ꓽ]")
 """Matches a colon or a lookalike, which ends a speaker's tag."""
 
 _NON_ALPHANUMERICS = re.compile("[^a-z0-9]+")
-_CACHE_SIZE = 4096
+_SKELETON_CACHE_SIZE = 4096
 # Characters that encode hidden text: tag characters, repeated variation selectors (a character
 # needs only one), and more joiners and directional marks in a row than any spelling has.
 _TAG_CHARACTERS = "\U000e0000-\U000e007f"
 _VARIATION_SELECTORS = "\ufe00-\ufe0f\U000e0100-\U000e01ef"
-_ZERO_WIDTH = "\u180e\u200b-\u200f\u2060-\u2064\u206a-\u206f\ufeff"
+_ZERO_WIDTH_CHARACTERS = "\u180e\u200b-\u200f\u2060-\u2064\u206a-\u206f\ufeff"
 _HIDDEN_TEXT = re.compile(
-    f"[{_TAG_CHARACTERS}]|(?<=[{_VARIATION_SELECTORS}])[{_VARIATION_SELECTORS}]+|[{_ZERO_WIDTH}]{{4,}}"
+    f"[{_TAG_CHARACTERS}]|(?<=[{_VARIATION_SELECTORS}])[{_VARIATION_SELECTORS}]+|[{_ZERO_WIDTH_CHARACTERS}]{{4,}}"
 )
-_HIDING_CHARACTER = re.compile(f"[{_TAG_CHARACTERS}{_VARIATION_SELECTORS}{_ZERO_WIDTH}]")
+_HIDING_CHARACTER = re.compile(f"[{_TAG_CHARACTERS}{_VARIATION_SELECTORS}{_ZERO_WIDTH_CHARACTERS}]")
 
 # Invisible letters and marks: fillers and variation selectors.
 _BLANK_LETTERS = frozenset(
@@ -60,10 +60,10 @@ _BLANK_LETTERS = frozenset(
 )
 # Combining classes of marks that only decorate a letter. Marks of other classes are part of the
 # spelling.
-_OVERLAY_CLASS, _MIN_ATTACHED_CLASS = 1, 200
+_OVERLAY_MARK_CLASS, _MIN_ATTACHED_MARK_CLASS = 1, 200
 
 
-@text_cache(_CACHE_SIZE)
+@text_cache(_SKELETON_CACHE_SIZE)
 def confusable_skeleton(text: str) -> str:
     """Return a name's skeleton (UTS #39): names that can be confused have equal skeletons.
 
@@ -97,7 +97,7 @@ def is_invisible(char: str) -> bool:
 
 def is_overlay_mark(char: str) -> bool:
     """Return whether a character strikes through or encloses letters; names never need that."""
-    return unicodedata.combining(char) == _OVERLAY_CLASS or unicodedata.category(char) == "Me"
+    return unicodedata.combining(char) == _OVERLAY_MARK_CLASS or unicodedata.category(char) == "Me"
 
 
 def strip_hidden_text(text: str) -> str:
@@ -116,5 +116,5 @@ def _is_part_of_spelling(char: str) -> bool:
     if is_invisible(char):
         return False
     if unicodedata.category(char)[0] == "M":
-        return not is_overlay_mark(char) and unicodedata.combining(char) < _MIN_ATTACHED_CLASS
+        return not is_overlay_mark(char) and unicodedata.combining(char) < _MIN_ATTACHED_MARK_CLASS
     return char.isalnum()

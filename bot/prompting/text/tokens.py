@@ -111,11 +111,11 @@ class EncodingCounter:
         self._load_encoding = load
         self._load_lock = Lock()
         # The keys are hashes and lengths, so that this cache contains no texts.
-        self._counts: dict[tuple[int, int], int] = {}
+        self._counts_by_text_key: dict[tuple[int, int], int] = {}
 
     def __call__(self, texts: Iterable[str]) -> Sequence[int]:
         """Return the number of tokens of each text; special tokens count as plain text."""
-        counts = self._counts
+        counts = self._counts_by_text_key
         return [counts.get((hash(text), len(text))) or self._count_cached(text) for text in texts]
 
     async def count_prompt(self, prompt: Prompt) -> int:
@@ -139,11 +139,11 @@ class EncodingCounter:
 
     def _count_cached(self, text: str) -> int:
         key = hash(text), len(text)
-        tokens = self._counts.get(key)
+        tokens = self._counts_by_text_key.get(key)
         if tokens is None:
-            tokens = self._counts[key] = self._count(text)
-            if len(self._counts) > _MAX_CACHED_TEXTS:
-                del self._counts[next(iter(self._counts))]
+            tokens = self._counts_by_text_key[key] = self._count_uncached(text)
+            if len(self._counts_by_text_key) > _MAX_CACHED_TEXTS:
+                del self._counts_by_text_key[next(iter(self._counts_by_text_key))]
         return tokens
 
     def _load(self) -> Any:
@@ -152,7 +152,7 @@ class EncodingCounter:
         with self._load_lock:
             return self._load_encoding(self.encoding)
 
-    def _count(self, text: str) -> int:
+    def _count_uncached(self, text: str) -> int:
         if not text.isascii():
             text = text.encode(errors="replace").decode()  # no lone surrogates
             if self.encoding in _NFC_ENCODINGS:

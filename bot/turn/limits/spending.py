@@ -270,8 +270,8 @@ def list_usages(answer: GeneratedAnswer, prompt_tokens: int) -> Iterator[Usage]:
     """Yield the usage of each model request for an answer."""
     output_text = answer.text + answer.thoughts
     yield usage_or_estimate(answer.usage, prompt_tokens, output_text)
-    if answer.continued_text:  # the first request, which was cut off
-        yield usage_or_estimate(Usage(), prompt_tokens, answer.continued_text)
+    if answer.interrupted_text:  # the first request, which was cut off
+        yield usage_or_estimate(Usage(), prompt_tokens, answer.interrupted_text)
 
 
 def usage_or_estimate(usage: Usage, prompt_tokens: int, answer_text: str) -> Usage:
