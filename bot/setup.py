@@ -111,14 +111,16 @@ class ModelChoice:
     def variables(self) -> Mapping[str, str | None]:
         """The settings to write; a value of None removes the setting of an earlier choice."""
         kind, default_kind = default_spec(self.provider or "").kind, default_spec("").kind
-        values_by_part = {
+        value_by_suffix = {
             "KIND": kind if kind != default_kind else None,
             "BASE_URL": self.base_url or SERVICE_ADDRESSES.get(self.provider or ""),
             "API_KEY": self.api_key,
             "MODEL": self.model,
             "MODEL_PATH": str(self.model_path) if self.model_path else None,
         }
-        return {f"{_LOCAL_PROVIDER_PREFIX}{part}": value for part, value in values_by_part.items()}
+        return {
+            f"{_LOCAL_PROVIDER_PREFIX}{suffix}": value for suffix, value in value_by_suffix.items()
+        }
 
 
 SUGGESTED_MODELS: Sequence[tuple[str, float, str]] = (
@@ -138,8 +140,8 @@ def find_service(typed_name: str) -> str | None:
     """Return the id of the service that a name such as "Claude" or "open router" means, or None."""
     word, titles = _keep_letters(typed_name), SERVICE_TITLES
     keys = {name: (_keep_letters(name), _keep_letters(titles[name])) for name in sorted(titles)}
-    exact_ids = [name for name, names in keys.items() if word in names]
-    matches = exact_ids or [name for name, (_, title) in keys.items() if word and word in title]
+    exact_matches = [name for name, names in keys.items() if word in names]
+    matches = exact_matches or [name for name, (_, title) in keys.items() if word and word in title]
     return min(matches, key=lambda name: len(titles[name]), default=None)
 
 
@@ -215,7 +217,7 @@ async def _open_backend(choice: ModelChoice) -> AsyncIterator[Backend]:
             await backend.close()
 
 
-CODE_SECONDS = 300.0
+CODE_TIMEOUT_SECONDS = 300.0
 _CODE_DIGITS = 6
 
 
@@ -225,7 +227,7 @@ def platforms_with_tokens() -> Sequence[PlatformSpec]:
 
 
 @asynccontextmanager
-async def open_account(
+async def open_account_setup(
     spec: PlatformSpec, settings: Settings, token: str
 ) -> AsyncIterator[AccountSetup]:
     """Open the bot account of a token; raise `SettingsError` if the platform uses no tokens."""
@@ -243,13 +245,13 @@ async def open_account(
 
 async def token_source(spec: PlatformSpec, settings: Settings) -> Text:
     """Return a text that says where to get a bot token on a platform."""
-    async with open_account(spec, settings, "") as account:
+    async with open_account_setup(spec, settings, "") as account:
         return account.token_source
 
 
 async def inspect_account(spec: PlatformSpec, settings: Settings, token: str) -> BotAccount:
     """Return the bot account of a token; raise `PlatformError` if the token is wrong."""
-    async with open_account(spec, settings, token) as account:
+    async with open_account_setup(spec, settings, token) as account:
         return await account.inspect()
 
 
@@ -360,7 +362,7 @@ class SetupSteps:
         if step.code_task is not None:
             await cancel_and_wait([step.code_task])
         step.code, step.admin, step.problem = generate_code(), None, ""
-        async with open_account(step.spec, self._settings, step.token) as account:
+        async with open_account_setup(step.spec, self._settings, step.token) as account:
             step.code_instructions = account.code_instructions(
                 step.account or await account.inspect(), step.code
             )
@@ -369,8 +371,8 @@ class SetupSteps:
     async def _wait_for_code(self, step: BotStep) -> None:
         try:
             async with (
-                asyncio.timeout(CODE_SECONDS),
-                open_account(step.spec, self._settings, step.token) as account,
+                asyncio.timeout(CODE_TIMEOUT_SECONDS),
+                open_account_setup(step.spec, self._settings, step.token) as account,
             ):
                 step.admin = f"{step.spec.kind}:{await account.wait_for_code(step.code)}"
         except TimeoutError:

@@ -30,7 +30,7 @@ from bot.platforms.spec import PlatformSpec
 from bot.runtime.operating_system import IS_WINDOWS
 from bot.settings import Settings, find_environment_overrides, read_settings
 from bot.setup import (
-    CODE_SECONDS,
+    CODE_TIMEOUT_SECONDS,
     INCLUDED_MODEL,
     SERVICE_TITLES,
     SUGGESTED_MODELS,
@@ -42,7 +42,7 @@ from bot.setup import (
     generate_code,
     inspect_account,
     list_models,
-    open_account,
+    open_account_setup,
     platforms_with_tokens,
     read_variable_names,
     token_source,
@@ -402,7 +402,7 @@ def _choose_first_admin(
 
 
 async def _find_admin(bot: BotStep, settings: Settings) -> str:
-    async with open_account(bot.spec, settings, bot.token) as account:
+    async with open_account_setup(bot.spec, settings, bot.token) as account:
         code = generate_code()
         instructions = account.code_instructions(bot.account or await account.inspect(), code)
         print_line(f"  {instructions.text}")
@@ -430,14 +430,16 @@ async def _wait_unless_skipped(wait_for_code: Coroutine[Any, Any, str]) -> str:
     if _can_skip():
         loop.add_reader(sys.stdin.fileno(), skip)
     try:
-        async with asyncio.timeout(CODE_SECONDS):
+        async with asyncio.timeout(CODE_TIMEOUT_SECONDS):
             return await code_task
     except asyncio.CancelledError:
         if not typed_lines:
             raise
         raise UserError("skipped; you can list admins in TROUPE_ADMINS") from None
     except TimeoutError:
-        raise UserError(f"nobody sent the code within {CODE_SECONDS / 60:.0f} minutes") from None
+        raise UserError(
+            f"nobody sent the code within {CODE_TIMEOUT_SECONDS / 60:.0f} minutes"
+        ) from None
     finally:
         if _can_skip():
             loop.remove_reader(sys.stdin.fileno())

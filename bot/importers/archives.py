@@ -95,9 +95,11 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
     sizes_by_path: dict[str, int] = {}
     for entry in entries:
         path, size = entry.filename, entry.file_size
-        is_outside = path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/")
+        escapes_archive = (
+            path.startswith("/") or "\\" in path or ":" in path or ".." in path.split("/")
+        )
         is_bomb = size > max(_MAX_COMPRESSION_RATIO * entry.compress_size, _MIN_SUSPICIOUS_BYTES)
-        if is_outside or is_bomb or path in sizes_by_path:
+        if escapes_archive or is_bomb or path in sizes_by_path:
             raise PresetError.translatable(
                 "{path} points outside the archive, occurs twice, or is a zip bomb; do not trust"
                 " this file",
@@ -123,10 +125,10 @@ def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     return content
 
 
-def _find_topmost_file(names: Iterable[str], file_name: str) -> str | None:
+def _find_topmost_file(paths: Iterable[str], file_name: str) -> str | None:
     """Return the path of the file named `file_name` nearest to the archive's root, or None."""
-    matching_paths = (name for name in names if name.rpartition("/")[2] == file_name)
-    return min(matching_paths, key=lambda name: name.count("/"), default=None)
+    matching_paths = (path for path in paths if path.rpartition("/")[2] == file_name)
+    return min(matching_paths, key=lambda path: path.count("/"), default=None)
 
 
 def _decode_text(data: bytes) -> str:

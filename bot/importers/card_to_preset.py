@@ -35,18 +35,18 @@ def preset_from_card(
 ) -> Preset:
     """Convert a card from file `source`, adding sampling parameters, or raise `PresetError`."""
     fields = card.fields
-    names = card.name, fields.text("nickname")
+    character_names = card.name, fields.text("nickname")
     data: dict[str, object] = {
         "name": name or _preset_name(card.name),
         "provider": provider,
         "model": model,
-        "role_name": clean_name(names[1] or names[0]) or "character",
+        "role_name": clean_name(character_names[1] or character_names[0]) or "character",
         "description": _first_line(fields.text("creator_notes")),
         "system": fields.text("system_prompt").strip() or ORIGINAL_SYSTEM,
         "persona": fields.text("description").strip() or None,
         "personality": fields.text("personality").strip() or None,
         "scenario": fields.text("scenario").strip() or None,
-        "messages": parse_example_turns(fields.text("mes_example"), names),
+        "messages": parse_example_turns(fields.text("mes_example"), character_names),
         "greeting": fields.text("first_mes") or None,
         "alternate_greetings": fields.texts("alternate_greetings"),
         "group_greetings": fields.texts("group_only_greetings"),
@@ -68,10 +68,10 @@ def card_notes(card: Card, preset: Preset) -> list[str]:
     return [*read_regex_scripts(card.extensions)[1], *notes, *unsupported_feature_notes(preset)]
 
 
-def parse_example_turns(text: str, names: Sequence[str] = ()) -> list[Json]:
+def parse_example_turns(text: str, character_names: Sequence[str] = ()) -> list[Json]:
     """Split `mes_example` into messages; a line without a speaker continues the message before."""
     turns: list[tuple[str, str]] = []
-    speaker_pattern = _compile_speaker_pattern(names)
+    speaker_pattern = _compile_speaker_pattern(character_names)
     for block in _EXAMPLE_START.split(text):
         block_has_turn = False
         for line in block.strip().splitlines():

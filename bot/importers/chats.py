@@ -95,10 +95,10 @@ def parse_rows(rows: Sequence[JsonFields]) -> ExportedChat:
     if not any("mes" in one.values or "user_name" in one.values for one in rows):
         raise UserError(_NOT_A_CHAT_ERROR)
     header = rows[0] if "mes" not in rows[0].values else JsonFields({})
-    names = (header.text("user_name"), header.text("character_name"))
-    person, character = ("" if one == "unused" else one for one in names)
+    exported_names = (header.text("user_name"), header.text("character_name"))
+    person_name, character_name = ("" if one == "unused" else one for one in exported_names)
     lines = [_read_row(one) for one in rows if one is not header]
-    return _make_chat(lines, person, character)
+    return _make_chat(lines, person_name, character_name)
 
 
 def _load_json(text: str, line: int = 1) -> JsonFields:

@@ -56,7 +56,7 @@ _FIELDS_BY_TYPE: Mapping[str, Mapping[str, str]] = tomllib.loads(
 _WORD_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 # Types that ollama prints as JSON, with keys in their original order.
-_JSON_TYPES = frozenset({"tool", "list of tool", "declared"})
+_TYPES_PRINTED_AS_JSON = frozenset({"tool", "list of tool", "declared"})
 
 
 def _read_template(name: str) -> str:
@@ -64,7 +64,7 @@ def _read_template(name: str) -> str:
 
 
 # Consecutive messages with the same role are merged, and `.System` is all system messages together.
-_MESSAGE_MERGER = _read_template("go_messages")
+_MERGER_TEMPLATE = _read_template("go_messages")
 # An exchange is a system message, a prompt, and a response; each may be missing.
 _TURN_LOOP_START = _read_template("go_turns")
 # Go escapes these three characters in JSON.
@@ -114,7 +114,7 @@ def jinja_from_go(source: str) -> str:
     translator = _Translator(tokens, root_fields, assigned_names=assigned_names, indent=uses_turns)
     translator.translate()
     prelude = [_AS_JSON_MACRO] if translator.prints_json else []
-    prelude += [_MESSAGE_MERGER, *(["{%- set var = namespace() %}"] if assigned_names else [])]
+    prelude += [_MERGER_TEMPLATE, *(["{%- set var = namespace() %}"] if assigned_names else [])]
     loop_lines = ([_TURN_LOOP_START], ["{%- endfor %}"]) if uses_turns else ([], [])
     return "\n".join([*prelude, *loop_lines[0], *translator.lines, *loop_lines[1]])
 
@@ -200,7 +200,7 @@ class _Translator:
         self._dot = _ROOT_VALUE
         self._variables = {"$": _ROOT_VALUE}
         self._loop_depth = self._nesting_depth = 0
-        self._indent = indent
+        self._indent_depth = indent
         self._used_names: Counter[str] = Counter()
         self._has_printed_response = False
         self.lines: list[str] = []
@@ -226,21 +226,21 @@ class _Translator:
             if self._has_printed_response and not had_printed_response and not skips_last_turn:
                 skips_last_turn = True
                 self._emit("{%- if not turn.last %}")
-                self._indent += 1
+                self._indent_depth += 1
             if token.kind == "text":
                 self._emit(f"{{{{- {_quote(token.text)} }}}}")
             else:
                 self._translate_action(token.text if token.kind == "name" else "")
         if skips_last_turn:
-            self._indent -= 1
+            self._indent_depth -= 1
             self._emit("{%- endif %}")
         return token
 
     def _translate_body(self) -> _Token:
         with self._nested_scope():
-            self._indent += 1
+            self._indent_depth += 1
             end_token = self._translate_nodes()
-            self._indent -= 1
+            self._indent_depth -= 1
         return end_token
 
     def _translate_action(self, keyword: str) -> None:
@@ -294,13 +294,13 @@ class _Translator:
             if self._loop_depth > _MAX_LOOPS:
                 raise self._error(marked("ranges nested deeper than {limit}"), limit=_MAX_LOOPS)
             item = _Value(self._unique_name("item"), _element_type(container.go_type))
-            index_source, target, source = "loop.index0", item.source, container.source
+            index_source, loop_target, source = "loop.index0", item.source, container.source
             if container.go_type.startswith("map of "):
                 index_source = self._unique_name("key")  # Go iterates over maps by key
-                target, source = f"{index_source}, {target}", f"{source} | dictsort(true)"
+                loop_target, source = f"{index_source}, {loop_target}", f"{source} | dictsort(true)"
             elif container.go_type == "nothing":
                 source = "[]"
-            self._emit(f"{{%- for {target} in {source} %}}")
+            self._emit(f"{{%- for {loop_target} in {source} %}}")
             outer_dot, self._dot = self._dot, item
             for name, value in zip(reversed(variables), (item, _Value(index_source)), strict=False):
                 if name != "$_":
@@ -349,7 +349,7 @@ class _Translator:
         return name if self._used_names[name] == 1 else f"{name}_{self._used_names[name]}"
 
     def _emit(self, line: str) -> None:
-        self.lines.append("  " * self._indent + line)
+        self.lines.append("  " * self._indent_depth + line)
 
     def _read_pipeline(
         self, context: str, closing_text: str = "}}"
@@ -520,7 +520,7 @@ class _Translator:
             case "object":  # in OpenAI's API, a call's arguments are JSON text
                 json_source = self._convert_to_json(value).source
                 return f"({value.source} if {value.source} is string else {json_source})"
-            case kind if kind in _JSON_TYPES:
+            case kind if kind in _TYPES_PRINTED_AS_JSON:
                 return self._convert_to_json(value).source
             case kind:
                 raise self._unsupported_error(marked("printing an entire {kind}"), kind=kind)
@@ -531,9 +531,9 @@ class _Translator:
 
     def _parse_number(self, text: str) -> int | float:
         if len(text) <= _MAX_NUMBER_CHARS:
-            for parse in (partial(int, base=0), float):
+            for parse_number in (partial(int, base=0), float):
                 with suppress(ValueError):
-                    return parse(text.replace("_", ""))
+                    return parse_number(text.replace("_", ""))
         problem = marked('bad number syntax: "{token}"')
         raise self._error(problem, token=text[:_MAX_NUMBER_CHARS])
 

@@ -73,10 +73,10 @@ class _InstructTemplateBuilder:
     @property
     def jinja(self) -> str:
         texts, newline = self._texts, self._newline
-        question, answer = texts["input_sequence"], texts["output_sequence"]
-        first_question = texts["first_input_sequence"] or question
-        newest_question = texts["last_input_sequence"]
-        first_answer = texts["first_output_sequence"] or answer
+        input_sequence, output_sequence = texts["input_sequence"], texts["output_sequence"]
+        first_input_sequence = texts["first_input_sequence"] or input_sequence
+        newest_input_sequence = texts["last_input_sequence"]
+        first_output_sequence = texts["first_output_sequence"] or output_sequence
         narrator = "input" if self._narrates_as_user else "system"
         story_prefix = texts["story_string_prefix"] or texts["system_sequence_prefix"]
         story_suffix = texts["story_string_suffix"] or texts["system_sequence_suffix"]
@@ -84,15 +84,15 @@ class _InstructTemplateBuilder:
             story_prefix, story_suffix = texts["system_sequence"], texts["system_suffix"] or newline
         prefix, suffix = texts[f"{narrator}_sequence"], texts[f"{narrator}_suffix"] or newline
         return _JINJA_LAYOUT.substitute(
-            alignment=self._alignment_message(first_question),
+            alignment=self._alignment_message(first_input_sequence),
             story=self._message_template(story_prefix, story_suffix, "'System'"),
             narration=self._message_template(prefix, suffix, "(name or 'System')"),
-            newest_or_none="loop.index0" if newest_question else "none",
-            newest=self._turn_template(newest_question, "input"),
-            first=self._turn_template(first_question, "input"),
-            question=self._turn_template(question, "input"),
-            first_answer=self._turn_template(first_answer, "output"),
-            answer=self._turn_template(answer, "output"),
+            newest_or_none="loop.index0" if newest_input_sequence else "none",
+            newest=self._turn_template(newest_input_sequence, "input"),
+            first=self._turn_template(first_input_sequence, "input"),
+            question=self._turn_template(input_sequence, "input"),
+            first_answer=self._turn_template(first_output_sequence, "output"),
+            answer=self._turn_template(output_sequence, "output"),
             opening=self._character_opening(),
         )
 
@@ -167,9 +167,9 @@ class _InstructTemplateBuilder:
 
 def _names_behavior(data: Json) -> str:
     """Return when to show names: "none", "force" (in groups) or "always"; also read old flags."""
-    behavior = data.get("names_behavior")
-    if isinstance(behavior, str) and behavior in _NAMES_BEHAVIORS:
-        return behavior
+    names_behavior = data.get("names_behavior")
+    if isinstance(names_behavior, str) and names_behavior in _NAMES_BEHAVIORS:
+        return names_behavior
     if data.get("names"):
         return "always"
     return "force" if data.get("names_force_groups", True) else "none"

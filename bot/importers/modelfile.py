@@ -26,7 +26,7 @@ _UNKNOWN_COMMAND_ERROR = translatable(
     ' or "message"'  # as in v0.5.7; newer commands concern only ollama's own engine
 )
 _UNKNOWN_ROLE_ERROR = translatable('message role must be one of "system", "user", or "assistant"')
-_UNEXPECTED_END = translatable("unexpected EOF")
+_UNEXPECTED_END_ERROR = translatable("unexpected EOF")
 _QUOTES = ('"""', '"')
 _BLANKS, _REST_OF_LINE = re.compile(r"(?:[ \t\r\n]|#[^\r\n]*)+"), re.compile(r"[^\r\n]*")
 _LETTERS, _PARAMETER_CHARACTERS = re.compile("[a-zA-Z]*"), re.compile("[a-zA-Z0-9_]*")
@@ -113,14 +113,16 @@ class _ModelfileParser:
         begin = self._position
         end = self._skip_match(char_pattern)
         if end == len(self._text):
-            raise PresetError(_UNEXPECTED_END)
+            raise PresetError(_UNEXPECTED_END_ERROR)
         self._position += 1
         return self._text[begin:end], self._text[end]
 
     def _read_argument(self, char_pattern: re.Pattern[str]) -> str:
         word, next_character = self._read_word(char_pattern)
         if next_character not in " \t":
-            raise PresetError.translatable("{problem}: {word}", problem=_UNEXPECTED_END, word=word)
+            raise PresetError.translatable(
+                "{problem}: {word}", problem=_UNEXPECTED_END_ERROR, word=word
+            )
         return word
 
     def _read_value(self) -> str:
@@ -135,7 +137,7 @@ class _ModelfileParser:
             lines += [self._text[self._position - 1], self._read_line()]
             if lines[-1].rstrip().endswith(opening_quotes):
                 return "".join(lines).rstrip()[quote_size:-quote_size]
-        raise PresetError(_UNEXPECTED_END)
+        raise PresetError(_UNEXPECTED_END_ERROR)
 
     def _read_line(self) -> str:
         """Read the rest of the line with its line break; drop the characters that ollama drops."""

@@ -17,7 +17,7 @@ from bot.prompting.text.jsonc import JsonFields
 from bot.texts.text import Text, translatable
 
 _SAMPLERS = tomllib.loads((Path(__file__).parent / "samplers.toml").read_text("utf-8"))
-_ORDER_KEYS = ("order", "sampler_order", "sampler_priority", "samplers")
+_SAMPLER_ORDER_KEYS = ("order", "sampler_order", "sampler_priority", "samplers")
 
 
 def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
@@ -37,13 +37,17 @@ def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
         elif number > 0:
             notes.append(f"{name} {number:g} is omitted: it must be from {low:g} to {high:g}")
     breakers_value = data.get("dry_sequence_breakers") if "dry_multiplier" in parameters else None
-    if breakers := _read_text_list(breakers_value):
-        parameters["dry_sequence_breakers"] = list(breakers)
+    if sequence_breakers := _read_text_list(breakers_value):
+        parameters["dry_sequence_breakers"] = list(sequence_breakers)
     if grammar := fields.text("grammar_string").strip() or fields.text("grammar").strip():
         parameters["grammar"] = grammar
     unsupported_samplers = _SAMPLERS["unsupported"].items()
-    samplers = [name for name, off in unsupported_samplers if data.get(name) not in (None, off)]
-    samplers += [f"{name} (the engine's own is used)" for name in _ORDER_KEYS if data.get(name)]
+    samplers = [
+        name for name, off_value in unsupported_samplers if data.get(name) not in (None, off_value)
+    ]
+    samplers += [
+        f"{name} (the engine's own is used)" for name in _SAMPLER_ORDER_KEYS if data.get(name)
+    ]
     notes += [f"{', '.join(samplers)} omitted: no engine here supports them"] if samplers else []
     return {"parameters": parameters, **_read_token_limits(fields)}, notes
 
@@ -118,15 +122,15 @@ def _read_script(fields: JsonFields, name: str) -> dict[str, object]:
     placements = fields.values.get("placement")
     is_active = fields.flag("markdownOnly") or not fields.flag("promptOnly")
     is_active = is_active and isinstance(placements, list) and _CHARACTER_PLACEMENT in placements
-    find, replacement = fields.text("findRegex"), fields.text("replaceString")
-    pattern, flags = match.groups() if (match := _REGEX_LITERAL.fullmatch(find)) else (find, "")
-    find = f"/{_BARE_SLASH.sub(lambda slash: slash[1] or chr(92) + '/', pattern)}/{flags}"
+    regex, replacement = fields.text("findRegex"), fields.text("replaceString")
+    pattern, flags = match.groups() if (match := _REGEX_LITERAL.fullmatch(regex)) else (regex, "")
+    regex = f"/{_BARE_SLASH.sub(lambda slash: slash[1] or chr(92) + '/', pattern)}/{flags}"
     has_known_macros = not set(find_unknown_macros([replacement])) - {"match"}
     skips_answer = (fields.integer("minDepth") or 0) > 0
     if not (is_active and has_known_macros) or skips_answer or fields.number("substituteRegex"):
         return {"name": name}
     trim_texts = fields.texts("trimStrings")
-    return {"name": name, "find": find, "replace": _without_html(replacement), "trim": trim_texts}
+    return {"name": name, "find": regex, "replace": _without_html(replacement), "trim": trim_texts}
 
 
 def _without_html(text: str) -> str:

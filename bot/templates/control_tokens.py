@@ -139,7 +139,7 @@ def render_spans(
     tokens = find_control_tokens(template)
     prompt = render(messages)
     separators = find_split_separators(template)
-    for mark_text in (_mark_whole_text, _mark_stripped_text, _mark_between(separators)):
+    for mark_text in (_mark_whole_text, _mark_stripped_text, _make_mark_text_between(separators)):
         spans = _locate_texts(render, messages, prompt, mark_text, tokens)
         if spans is not None:
             return spans
@@ -257,7 +257,7 @@ def _mark_stripped_text(text: str, begin: str, end: str) -> str:
     return f"{text[:indent]}{begin}{body}{end}{text[indent + len(body) :]}" if body else text
 
 
-def _mark_between(separators: Sequence[str]) -> MarkText:
+def _make_mark_text_between(separators: Sequence[str]) -> MarkText:
     pattern = re.compile("(" + "|".join(map(re.escape, separators)) + ")") if separators else None
 
     def mark_text(text: str, begin: str, end: str) -> str:

@@ -192,9 +192,11 @@ class Qwen25(RoleTemplate):
                 return f"{self._affixes_of_role(role)[0]}{message_text(message)}{self.eosys}"
             case "tool":
                 result = f"{self.separator}<tool_response>{self.separator}{message_text(message)}"
-                opening = "" if history and history[-1]["role"] == "tool" else "<|im_start|>user"
-                closing = "" if next_turns and next_turns[0]["role"] == "tool" else self.eosys
-                return f"{opening}{result}{self.separator}</tool_response>{closing}"
+                opening_tag = (
+                    "" if history and history[-1]["role"] == "tool" else "<|im_start|>user"
+                )
+                closing_tag = "" if next_turns and next_turns[0]["role"] == "tool" else self.eosys
+                return f"{opening_tag}{result}{self.separator}</tool_response>{closing_tag}"
             case _:
                 return ""
 

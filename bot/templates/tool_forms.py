@@ -16,7 +16,7 @@ from bot.chat.prompt import ToolExchange, ToolSpec
 from bot.templates.control_tokens import break_control_tokens
 from bot.templates.jinja_template import Message
 
-_TOOL, _ARGUMENT, _RESULT = "probe_tool", "probe argument", "probe result"
+_PROBE_TOOL, _PROBE_ARGUMENT, _PROBE_RESULT = "probe_tool", "probe argument", "probe result"
 _MAX_ARGUMENT_DEPTH: Final = 8
 _MAX_ARGUMENT_CHARS: Final = 2000  # for one call, as JSON
 
@@ -41,21 +41,24 @@ class ToolCallFormat(StrEnum):
 _FORMAT_PATTERNS: Final = (
     (
         ToolCallFormat.TAGGED,
-        re.compile(rf'<tool_call>\s*\{{[^<]*"name": "{_TOOL}"[^<]*</tool_call>'),
+        re.compile(rf'<tool_call>\s*\{{[^<]*"name": "{_PROBE_TOOL}"[^<]*</tool_call>'),
     ),
-    (ToolCallFormat.TAGGED, re.compile(rf"<tool_call>\s*<function={_TOOL}>\s*<parameter=probe>")),
-    (ToolCallFormat.TAGGED, re.compile(rf"<tool_call>\s*{_TOOL}\s*<arg_key>probe</arg_key>")),
+    (
+        ToolCallFormat.TAGGED,
+        re.compile(rf"<tool_call>\s*<function={_PROBE_TOOL}>\s*<parameter=probe>"),
+    ),
+    (ToolCallFormat.TAGGED, re.compile(rf"<tool_call>\s*{_PROBE_TOOL}\s*<arg_key>probe</arg_key>")),
     (
         ToolCallFormat.SECTION,
-        re.compile(rf"<\|tool_call_begin\|>functions\.{_TOOL}:0<\|tool_call_arg"),
+        re.compile(rf"<\|tool_call_begin\|>functions\.{_PROBE_TOOL}:0<\|tool_call_arg"),
     ),
     (
         ToolCallFormat.CHANNEL,
-        re.compile(rf"to=functions\.{_TOOL}<\|channel\|>commentary json<\|mess"),
+        re.compile(rf"to=functions\.{_PROBE_TOOL}<\|channel\|>commentary json<\|mess"),
     ),
-    (ToolCallFormat.LISTED, re.compile(rf'\[TOOL_CALLS\]\s*\[\{{[^\]]*"name": "{_TOOL}"')),
-    (ToolCallFormat.LISTED, re.compile(rf"\[TOOL_CALLS\]\s*{_TOOL}(\[ARGS\])?\{{")),
-    (ToolCallFormat.BARE, re.compile(rf'\{{"name": "{_TOOL}", "parameters": \{{')),
+    (ToolCallFormat.LISTED, re.compile(rf'\[TOOL_CALLS\]\s*\[\{{[^\]]*"name": "{_PROBE_TOOL}"')),
+    (ToolCallFormat.LISTED, re.compile(rf"\[TOOL_CALLS\]\s*{_PROBE_TOOL}(\[ARGS\])?\{{")),
+    (ToolCallFormat.BARE, re.compile(rf'\{{"name": "{_PROBE_TOOL}", "parameters": \{{')),
 )
 
 PROBE_TOOLS: Final[Sequence[Message]] = (
@@ -71,23 +74,25 @@ PROBE_TOOLS: Final[Sequence[Message]] = (
 
 
 def _probe_messages(call_id: str) -> Sequence[Message]:
-    function = {"name": _TOOL, "arguments": {"probe": _ARGUMENT}}
+    function = {"name": _PROBE_TOOL, "arguments": {"probe": _PROBE_ARGUMENT}}
     call = {"id": call_id, "type": "function", "function": function}
     return (
         {"role": "user", "content": "probe question"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "name": _TOOL, "tool_call_id": call_id, "content": _RESULT},
+        {"role": "tool", "name": _PROBE_TOOL, "tool_call_id": call_id, "content": _PROBE_RESULT},
     )
 
 
-TOOL_PROBES: Final = (_probe_messages("call00000"), _probe_messages(f"functions.{_TOOL}:0"))
+TOOL_PROBES: Final = (_probe_messages("call00000"), _probe_messages(f"functions.{_PROBE_TOOL}:0"))
 """Conversations with a tool call, each with another form of call id. Mistral's templates accept
 only the first form, and Kimi K2's newer templates read the tool's name from the second."""
 
 
 def detect_tool_call_format(prompt: str) -> ToolCallFormat | None:
     """Return the tool call form in a rendered probe; None if tool, call or result is missing."""
-    if not all(text in prompt for text in ("probe_offered", _TOOL, _ARGUMENT, _RESULT)):
+    if not all(
+        text in prompt for text in ("probe_offered", _PROBE_TOOL, _PROBE_ARGUMENT, _PROBE_RESULT)
+    ):
         return None
     return next((form for form, pattern in _FORMAT_PATTERNS if pattern.search(prompt)), None)
 
@@ -118,8 +123,8 @@ def to_template_messages(
         text = exchange.text
         pairs = list(zip(exchange.calls, exchange.results, strict=True))
         allows_one_call = call_format in {ToolCallFormat.BARE, ToolCallFormat.CHANNEL}
-        pair_groups = [[pair] for pair in pairs] if allows_one_call else [pairs]
-        for group in pair_groups:
+        call_result_groups = [[pair] for pair in pairs] if allows_one_call else [pairs]
+        for group in call_result_groups:
             template_calls, result_messages = [], []
             for index, (call, result) in enumerate(group):
                 name = break_control_tokens(to_storable_text(call.name), special_tokens)

@@ -43,11 +43,11 @@ class FairQueue:
         self._clock = clock
         self._waiting_tickets: list[Ticket] = []
         self._slots_by_chat: Counter[str] = Counter()
-        self._shares = ChatShares(clock, slot_count)
+        self._chat_shares = ChatShares(clock, slot_count)
         self._ticket_count = self._served_count = 0
         # By requester: the value of `_served_count` when it was last served.
         self._last_service_numbers = BoundedDict[str, int](_MAX_REMEMBERED_REQUESTERS)
-        self._average_seconds: float | None = None
+        self._seconds_per_answer: float | None = None
 
     @property
     def waiting_count(self) -> int:
@@ -90,8 +90,8 @@ class FairQueue:
     def _queue_position(self, ticket: Ticket) -> QueuePosition:
         ticket_priority = self._priority(ticket)
         position = 1 + sum(self._priority(each) < ticket_priority for each in self._waiting_tickets)
-        average_seconds = self._average_seconds
-        seconds = None if average_seconds is None else average_seconds * position / self._slot_count
+        answer_seconds = self._seconds_per_answer
+        seconds = None if answer_seconds is None else answer_seconds * position / self._slot_count
         return QueuePosition(position, seconds)
 
     @property
@@ -107,7 +107,7 @@ class FairQueue:
             self._served_count += 1
             self._last_service_numbers.update(dict.fromkeys(ticket.requesters, self._served_count))
             other_slot_count = self._slots_by_chat.total() - self._slots_by_chat[ticket.chat_id]
-            self._shares.record_slot_use(ticket.chat_id, other_slot_count)
+            self._chat_shares.record_slot_use(ticket.chat_id, other_slot_count)
             self._slots_by_chat[ticket.chat_id] += 1
             ticket.admitted_at = self._clock.monotonic()
             ticket.admission.set()
@@ -116,21 +116,21 @@ class FairQueue:
         """Return whether the ticket's chat may hold another slot right now."""
         if self._slot_count < MIN_SHARED_SLOTS:
             return True
-        if not self._shares.may_take_slot(ticket.chat_id, self._free_slot_count):
+        if not self._chat_shares.may_take_slot(ticket.chat_id, self._free_slot_count):
             return False
-        return self._slots_by_chat[ticket.chat_id] < self._shares.slot_quota(ticket.chat_id)
+        return self._slots_by_chat[ticket.chat_id] < self._chat_shares.slot_quota(ticket.chat_id)
 
     def _priority(self, ticket: Ticket) -> tuple[int, int]:
         service_number = max(self._last_service_numbers.get(one, 0) for one in ticket.requesters)
         return service_number, ticket.arrival_number
 
     def _record_duration(self, seconds: float) -> None:
-        average_seconds = seconds if self._average_seconds is None else self._average_seconds
-        self._average_seconds = average_seconds + _SMOOTHING_FACTOR * (seconds - average_seconds)
+        answer_seconds = seconds if self._seconds_per_answer is None else self._seconds_per_answer
+        self._seconds_per_answer = answer_seconds + _SMOOTHING_FACTOR * (seconds - answer_seconds)
 
     def _queue_full_notice(self) -> Text:
-        average_seconds = self._average_seconds or _DEFAULT_ANSWER_SECONDS
-        wait_seconds = average_seconds * len(self._waiting_tickets) / self._slot_count
+        answer_seconds = self._seconds_per_answer or _DEFAULT_ANSWER_SECONDS
+        wait_seconds = answer_seconds * len(self._waiting_tickets) / self._slot_count
         return translatable(
             "I'm busy: your message would be number {position} in the queue for the model. Please"
             " try again in {minutes} min.",

@@ -45,21 +45,25 @@ def _free_memory_limits(root: Path) -> Iterator[int]:
     if available_kib is not None:
         yield available_kib * 1024  # "kB" in this file means KiB
     cgroup_root = root / "sys/fs/cgroup"
-    own_cgroup = cgroup_root / _read(root / "proc/self/cgroup").partition("0::/")[2].strip()
+    own_cgroup = cgroup_root / _read_file(root / "proc/self/cgroup").partition("0::/")[2].strip()
     for cgroup in (own_cgroup, *own_cgroup.parents):  # each parent group may have a limit, too
         if cgroup.is_relative_to(cgroup_root):
-            limit, usage = (_read(cgroup / f"memory.{name}").strip() for name in ("max", "current"))
+            limit, usage = (
+                _read_file(cgroup / f"memory.{name}").strip() for name in ("max", "current")
+            )
             if limit.isdecimal() and usage.isdecimal():
-                cache_bytes = _read_number_fields(cgroup / "memory.stat").get("inactive_file", 0)
-                yield max(0, int(limit) - int(usage) + cache_bytes)
+                reclaimable_bytes = _read_number_fields(cgroup / "memory.stat").get(
+                    "inactive_file", 0
+                )
+                yield max(0, int(limit) - int(usage) + reclaimable_bytes)
 
 
 def _read_number_fields(file: Path) -> dict[str, int]:
-    lines = (line.split() for line in _read(file).splitlines())
+    lines = (line.split() for line in _read_file(file).splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
 
 
-def _read(file: Path) -> str:
+def _read_file(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:

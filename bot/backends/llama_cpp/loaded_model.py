@@ -57,9 +57,10 @@ class Tokenizer:
         trusted_text = "".join(span.text for span in spans if span.trusted)
         control_tokens, added_tokens = self._tokens.control_tokens, self._tokens.added_tokens
         added_texts = (one for one in added_tokens.values() if one.strip() and one in trusted_text)
-        words = [*control_tokens.values(), *added_texts]
+        special_texts = [*control_tokens.values(), *added_texts]
         text = "".join(
-            span.text if span.trusted else break_control_tokens(span.text, words) for span in spans
+            span.text if span.trusted else break_control_tokens(span.text, special_texts)
+            for span in spans
         )
         for token in prefix_ids:  # the engine adds it again
             text = text.removeprefix(control_tokens.get(token, ""))
@@ -93,8 +94,10 @@ class Tokenizer:
         untrusted_texts = []
         for at in untrusted_positions:
             previous_ids = ids_by_position.get(at - 1, [])
-            follows_control = bool(previous_ids) and previous_ids[-1] in self._tokens.control_tokens
-            untrusted_texts.append((spans[at].text, at > 0 and not follows_control))
+            follows_control_token = (
+                bool(previous_ids) and previous_ids[-1] in self._tokens.control_tokens
+            )
+            untrusted_texts.append((spans[at].text, at > 0 and not follows_control_token))
         untrusted_ids = await self._tokenize_untrusted(untrusted_texts, marker_ids)
         ids_by_position |= zip(untrusted_positions, untrusted_ids, strict=True)
         return [ids_by_position[at] for at in range(len(spans))]

@@ -50,6 +50,8 @@ class LlamaCppSettings(ModelFileSettings):
 
 def local_settings(providers: Mapping[str, ProviderSettings]) -> LlamaCppSettings:
     """Return the settings of `local`, else of another local provider, else the defaults."""
-    names = sorted(providers, key=lambda name: name != "local")
-    values = (providers[name] for name in names)
-    return next((each for each in values if isinstance(each, LlamaCppSettings)), LlamaCppSettings())
+    provider_names = sorted(providers, key=lambda name: name != "local")
+    candidates = (providers[name] for name in provider_names)
+    return next(
+        (each for each in candidates if isinstance(each, LlamaCppSettings)), LlamaCppSettings()
+    )

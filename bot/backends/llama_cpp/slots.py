@@ -47,7 +47,9 @@ class SlotStore:
             part_file.unlink(missing_ok=True)
         self._delete_old_files()
         for state_file in self._folder.glob(f"{self._model}-*{_STATE_SUFFIX}"):
-            self.token_ids_by_file[state_file.name] = _read_ids(state_file.with_suffix(_IDS_SUFFIX))
+            self.token_ids_by_file[state_file.name] = _read_tokens(
+                state_file.with_suffix(_IDS_SUFFIX)
+            )
 
     def state_file_name(self, owner: SlotOwner) -> str:
         return f"{self._model}-{_hash(owner.conversation)}-{_hash(owner.character)}{_STATE_SUFFIX}"
@@ -101,11 +103,11 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _read_ids(path: Path) -> "array[int]":
-    ids = array("i")
+def _read_tokens(path: Path) -> "array[int]":
+    token_ids = array("i")
     with suppress(OSError, ValueError):  # even without its ids, a slot can serve its owner
-        ids.frombytes(path.read_bytes())
-    return ids
+        token_ids.frombytes(path.read_bytes())
+    return token_ids
 
 
 @dataclass(slots=True)
@@ -235,19 +237,21 @@ class SlotPool:
         self, slot: _Slot, prompt_ids: "array[int]", idle_slots: Sequence[_Slot]
     ) -> None:
         best_length = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.token_ids, prompt_ids))
-        best_source: _Slot | str | None = None
-        sources: list[tuple[_Slot | str, array[int]]] = [(one, one.token_ids) for one in idle_slots]
-        sources += self._store.token_ids_by_file.items()
-        for source, ids in sources:
-            length = common_prefix_length(ids, prompt_ids)
-            if length > best_length and length * _MAX_STATE_TO_PREFIX_RATIO > len(ids):
-                best_length, best_source = length, source
-        if isinstance(best_source, _Slot):
-            await self._save(best_source)
-            owner = best_source.owner
-            best_source = self._store.state_file_name(owner) if owner else None
-        if best_source in self._store.token_ids_by_file:
-            await self._restore(slot, best_source)
+        best_prefix_source: _Slot | str | None = None
+        prefix_sources: list[tuple[_Slot | str, array[int]]] = [
+            (one, one.token_ids) for one in idle_slots
+        ]
+        prefix_sources += self._store.token_ids_by_file.items()
+        for prefix_source, token_ids in prefix_sources:
+            length = common_prefix_length(token_ids, prompt_ids)
+            if length > best_length and length * _MAX_STATE_TO_PREFIX_RATIO > len(token_ids):
+                best_length, best_prefix_source = length, prefix_source
+        if isinstance(best_prefix_source, _Slot):
+            await self._save(best_prefix_source)
+            owner = best_prefix_source.owner
+            best_prefix_source = self._store.state_file_name(owner) if owner else None
+        if best_prefix_source in self._store.token_ids_by_file:
+            await self._restore(slot, best_prefix_source)
 
     async def _save(self, slot: _Slot) -> None:
         if slot.owner is None or slot.is_saved or not self._store.max_bytes:

@@ -23,10 +23,10 @@ Parameters: TypeAlias = Mapping[str, object]
 
 _OPEN_TAG, _CLOSE_TAG, _LIST_TAG = "<tool_call>", "</tool_call>", "[TOOL_CALLS]"
 _PYTHON_TAG, _CHANNEL_TAG, _RECIPIENT_PREFIX = "<|python_tag|>", "<|channel|>", "to=functions."
-_SECTION_TAG, _END_TAG = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
+_SECTION_TAG, _SECTION_END_TAG = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _CALL_TAG, _CALL_END_TAG = "<|tool_call_begin|>", "<|tool_call_end|>"
 _ARGUMENTS_TAG = "<|tool_call_argument_begin|>"
-_SECTION_TOKENS: Final = (_SECTION_TAG, _CALL_TAG, _ARGUMENTS_TAG, _CALL_END_TAG, _END_TAG)
+_SECTION_TOKENS: Final = (_SECTION_TAG, _CALL_TAG, _ARGUMENTS_TAG, _CALL_END_TAG, _SECTION_END_TAG)
 _CHANNEL_TOKENS: Final = (_CHANNEL_TAG, "<|message|>", "<|constrain|>", "<|start|>", "<|call|>")
 
 _NAME_FIELD_PATTERN: Final = re.compile(r'"name"\s*:\s*"([^"\\]{1,64})"')
@@ -34,7 +34,9 @@ _LISTED_CALL: Final = re.compile(r"\s*([\w.-]{1,64})\s*(?:\[CALL_ID\]\w*)?(?:\[A
 _SECTION_CALL: Final = re.compile(
     rf"{re.escape(_CALL_TAG)}\s*(?:functions\.)?([\w.-]{{1,64}}?)(?::\d+)?\s*{re.escape(_ARGUMENTS_TAG)}"
 )
-_SECTION_END: Final = re.compile("|".join(map(re.escape, (_CALL_END_TAG, _CALL_TAG, _END_TAG))))
+_SECTION_END: Final = re.compile(
+    "|".join(map(re.escape, (_CALL_END_TAG, _CALL_TAG, _SECTION_END_TAG)))
+)
 _CHANNEL_CALL: Final = re.compile(
     r"to=functions\.([\w.-]{1,64})(?:(?!to=|<\|message\|>).){0,80}<\|message\|>"
 )
@@ -237,14 +239,14 @@ class TextCallParser:
         """Return the remaining text and the calls; `is_cut` drops an incomplete last call."""
         if not self._is_calling:
             return self._pending, ()
-        named_calls = read_calls(self._format, self._call_text, self._tools, is_cut=is_cut)
+        name_argument_pairs = read_calls(self._format, self._call_text, self._tools, is_cut=is_cut)
         if self._format is ToolCallFormat.BARE:
-            named_calls = [one for one in named_calls if one[0] in self._tools]
-        if not named_calls and self._format in _FORMATS_SHOWN_AS_TEXT:
+            name_argument_pairs = [one for one in name_argument_pairs if one[0] in self._tools]
+        if not name_argument_pairs and self._format in _FORMATS_SHOWN_AS_TEXT:
             return self._call_text, ()
         calls = [
             ToolCall(f"call_{number}", name[:MAX_NAME_CHARS], arguments[:MAX_ARGUMENT_CHARS])
-            for number, (name, arguments) in enumerate(named_calls[:MAX_TOOL_CALLS])
+            for number, (name, arguments) in enumerate(name_argument_pairs[:MAX_TOOL_CALLS])
         ]
         return "", tuple(calls)
 

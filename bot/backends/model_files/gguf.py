@@ -23,7 +23,7 @@ _TEXT_VALUE_TYPE: Final = 8
 _ARRAY_VALUE_TYPE: Final = 9
 _POOLING_SUFFIX: Final = ".pooling_type"  # after the architecture's name
 _SKIPPED_KEYS: Final = frozenset({"tokenizer.ggml.merges", "tokenizer.ggml.scores"})  # long
-_END_KEYS: Final = ("eos", "eot", "eom")
+_END_TOKEN_KEYS: Final = ("eos", "eot", "eom")
 _CONTROL_TOKEN_TYPE: Final = 3  # as in llama.cpp's llama_token_type
 _USER_DEFINED_TOKEN_TYPE: Final = 4
 PROJECTOR_ONLY_MESSAGE = (
@@ -76,7 +76,9 @@ def read_special_tokens(path: Path) -> SpecialTokens:
         chat_template=template if isinstance(template, str) else None,
         bos_token=token_text("bos"),
         eos_token=token_text("eos"),
-        end_tokens=tuple(dict.fromkeys(word for each in _END_KEYS if (word := token_text(each)))),
+        end_tokens=tuple(
+            dict.fromkeys(word for each in _END_TOKEN_KEYS if (word := token_text(each)))
+        ),
         control_tokens=tokens_of_type(_CONTROL_TOKEN_TYPE),
         added_tokens=tokens_of_type(_USER_DEFINED_TOKEN_TYPE),
     )
@@ -132,8 +134,8 @@ class _GgufParser:
         value_type, count = self._read_number("I"), self._read_number("Q")
         if value_type in _NUMBER_FORMATS:
             array_format = f"<{count}{_NUMBER_FORMATS[value_type]}"
-            begin, self._offset = self._offset, self._offset + struct.calcsize(array_format)
-            return struct.unpack_from(array_format, self._data, begin) if is_needed else None
+            array_start, self._offset = self._offset, self._offset + struct.calcsize(array_format)
+            return struct.unpack_from(array_format, self._data, array_start) if is_needed else None
         values = (self._read_value(value_type, is_needed=is_needed) for _ in range(count))
         if is_needed:
             return list(values)
@@ -147,11 +149,11 @@ class _GgufParser:
         return value
 
     def _read_text(self) -> str:
-        begin = self._offset + 8
-        self._offset = begin + self._read_number("Q")
+        text_start = self._offset + 8
+        self._offset = text_start + self._read_number("Q")
         if self._offset > len(self._data):
             raise ValueError("it ends in the middle of a string")
-        return self._data[begin : self._offset].decode(errors="replace")
+        return self._data[text_start : self._offset].decode(errors="replace")
 
 
 @value_class
@@ -204,11 +206,13 @@ def _read_cache_bytes_per_token(header: Mapping[str, Any], architecture: str) ->
     head_width = read_int("embedding_length") // head_count if head_count else 0
     key_length = read_int("attention.key_length") or head_width
     value_length = read_int("attention.value_length") or head_width
-    kv_heads = header.get(f"{architecture}.attention.head_count_kv")
-    if isinstance(kv_heads, list | tuple):  # some models have one number per layer
-        kv_head_count = sum(each for each in kv_heads if isinstance(each, int))
+    kv_head_counts = header.get(f"{architecture}.attention.head_count_kv")
+    if isinstance(kv_head_counts, list | tuple):  # some models have one number per layer
+        kv_head_count = sum(each for each in kv_head_counts if isinstance(each, int))
     else:
-        kv_head_count = layer_count * (kv_heads if isinstance(kv_heads, int) else head_count)
+        kv_head_count = layer_count * (
+            kv_head_counts if isinstance(kv_head_counts, int) else head_count
+        )
     return kv_head_count * (key_length + value_length) * _BYTES_PER_CACHE_VALUE
 
 

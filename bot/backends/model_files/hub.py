@@ -94,11 +94,11 @@ async def _resume_download(session: aiohttp.ClientSession, url: str, file: Path)
                 stream.write(chunk)
 
 
-def _pick_file(files: Sequence[str], name_part: str) -> str:
+def _pick_file(file_names: Sequence[str], name_part: str) -> str:
     """Return the GGUF file whose name contains `name_part`; raise ValueError if not exactly one."""
     model_files = [
         file
-        for file in files
+        for file in file_names
         if file.lower().endswith(".gguf") and not Path(file).name.lower().startswith("mmproj")
     ]
     if name_part in model_files:
