@@ -75,7 +75,7 @@ class HistoryRouter:
         """Yield each event once for each history that gets it; the block must store the events."""
         events = [one for each in events if (one := await self._route_reaction(each)) is not None]
         scopes = [
-            await self._find_history_scope(event.scopes, _find_answerable_author_id(event))
+            await self._find_history_scope(event.scopes, _find_addressing_author_id(event))
             for event in events
         ]
         for event, scope in zip(events, scopes, strict=True):
@@ -101,7 +101,7 @@ class HistoryRouter:
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
         """Return a command with its history filled in, even if the command is never stored."""
-        scope = await self._find_history_scope(message.scopes, _find_answerable_author_id(message))
+        scope = await self._find_history_scope(message.scopes, _find_addressing_author_id(message))
         if scope is None:
             return message
         return _with_history(message, await self._find_command_history(message, scope))
@@ -122,7 +122,7 @@ class HistoryRouter:
 
     async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return a message with the history it would get, or None if it would start a branch."""
-        scope = await self._find_history_scope(message.scopes, _find_answerable_author_id(message))
+        scope = await self._find_history_scope(message.scopes, _find_addressing_author_id(message))
         if scope is None:
             return message
         if scope is not HistoryScope.REPLIES or _is_command(message):
@@ -236,7 +236,7 @@ class HistoryRouter:
         histories: Sequence[str] = ()
         if message.message_id is not None:
             locations = await self._index.locate(message.address, [message.message_id])
-            histories = _list_histories(locations)
+            histories = _list_history_names(locations)
         if not histories:
             history = self._histories.get((message.address.channel, message.message_id or ""))
             if history is None:  # the original message was never stored
@@ -258,7 +258,9 @@ class HistoryRouter:
     async def _route_deletion(self, deletion: MessageDeletion) -> Sequence[MessageDeletion]:
         message_keys = [(deletion.address.channel, one) for one in deletion.message_ids]
         address, ids = deletion.address, deletion.message_ids
-        histories = _list_histories(await self._index.locate(address, ids, includes_copies=True))
+        histories = _list_history_names(
+            await self._index.locate(address, ids, includes_copies=True)
+        )
         histories += [self._histories[one] for one in message_keys if one in self._histories]
         first_history, *other_histories = dict.fromkeys(histories) or [""]
         return [
@@ -282,7 +284,7 @@ class HistoryRouter:
         return press
 
 
-def _find_answerable_author_id(event: Incoming) -> str | None:
+def _find_addressing_author_id(event: Incoming) -> str | None:
     return (
         event.author.id if isinstance(event, IncomingMessage) and event.wake is not None else None
     )
@@ -292,7 +294,7 @@ def _with_history(event: _Event, history_name: str) -> _Event:
     return replace(event, address=replace(event.address, history=history_name))
 
 
-def _list_histories(locations: Sequence[MessageLocation]) -> list[str]:
+def _list_history_names(locations: Sequence[MessageLocation]) -> list[str]:
     return list(dict.fromkeys(parse_address(one.conversation).history for one in locations))
 
 
@@ -516,7 +518,9 @@ def to_storable_message(message: IncomingMessage) -> IncomingMessage:
     ):
         return message  # the usual case; comparing is cheaper than copying
     pairs = zip(message.attachments, attachments, strict=True)
-    is_masked = safe_text != text or any(to_storable_text(a.name) != b.name for a, b in pairs)
+    is_masked = safe_text != text or any(
+        to_storable_text(original.name) != stored.name for original, stored in pairs
+    )
     return replace(
         message,
         text=safe_text,

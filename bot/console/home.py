@@ -114,7 +114,7 @@ class HomePage(RouteGroup):
         for at, seconds, answers in await self.totals.count_first_word_delays(since, until, step):
             delay_counts[at][seconds] = answers
         error_counts = await self.totals.count_failures(ERROR_PREFIX, since, until, step)
-        rows = await self.totals.usage_over_time(by, since, until, step)
+        rows = await self.totals.load_usage_over_time(by, since, until, step)
         sums = sum_usage(rows)
         group_indexes = {one.name: at for at, one in enumerate(sums[:_MAX_GROUPS])}
         totals_by_cell = defaultdict[tuple[int, int], list[UsageTotal]](list)
@@ -154,7 +154,7 @@ class HomePage(RouteGroup):
         """Get the usage and cost of answers."""
         first, last = self._choose_day_range(since, until)
         begin, end = (_start_of_day(day).timestamp() for day in (first, last + timedelta(days=1)))
-        rows = await self.totals.usage_over_time(by, begin, end, _DAY_SECONDS)
+        rows = await self.totals.load_usage_over_time(by, begin, end, _DAY_SECONDS)
         if by == "day":
             rows = [(at, str(first + timedelta(days=at)), total) for at, _, total in rows]
         sums = sum_usage(rows)

@@ -56,7 +56,7 @@ class DisplayNames:
             return
         self._is_loaded = True
         self.clock.call_later(_NAMES_CACHE_SECONDS, self._drop_names)
-        newest_speakers = await self.state.newest_speakers(_MAX_SPEAKERS)
+        newest_speakers = await self.state.list_newest_speakers(_MAX_SPEAKERS)
         channels = await self.web_channels.all()
         settings = await self.state.chat_settings()
         self._titles = {one.scope: one.value for one in settings if one.key == CHANNEL_TITLE_KEY}

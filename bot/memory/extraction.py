@@ -107,14 +107,14 @@ class Transcript:
 
 def build_transcript(turns: Sequence[StoredTurn], character_names: Mapping[str, str]) -> Transcript:
     """Build a transcript without quotations, files and code; `character_names` is by preset."""
-    turns_and_texts = [(one, extract_own_words(one.turn.text)) for one in turns]
+    turns_and_texts = [(one, extract_authored_text(one.turn.text)) for one in turns]
     entries = [(one, text) for one, text in turns_and_texts if text]
     speakers = [one.turn.speaker for one, _ in entries if one.turn.speaker is not None]
     labels = label_speakers(speakers, {**_RESERVED_LABELS, **character_names})
     return Transcript(tuple(one for one, _ in entries), tuple(text for _, text in entries), labels)
 
 
-def extract_own_words(text: str) -> str:
+def extract_authored_text(text: str) -> str:
     """Return what a message's author wrote, on one line; drop quotations, files and code."""
     text_without_quotes = _QUOTE_OR_FILE_LINE.sub("", _CODE_BLOCK.sub("", strip_hidden_text(text)))
     return " ".join(text_without_quotes.split())[:_MAX_TURN_CHARS].rstrip()
@@ -138,9 +138,9 @@ def _find_notes(json_object: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     if "quote" in json_object:
         yield json_object
         return
-    for inner in json_object.values():
-        if isinstance(inner, list):
-            yield from (one for one in inner if isinstance(one, dict) and "quote" in one)
+    for inner_value in json_object.values():
+        if isinstance(inner_value, list):
+            yield from (one for one in inner_value if isinstance(one, dict) and "quote" in one)
 
 
 def check_notes(
@@ -162,7 +162,7 @@ def _check_note(
     if not number or not 1 <= int(number) <= len(transcript.turns):
         return None
     source_turn, spoken_text = transcript.turns[int(number) - 1], transcript.texts[int(number) - 1]
-    speaker, subject_speaker = (
+    speaker, described_speaker = (
         transcript.find_speaker(_to_one_line(note.get(key))) for key in ("speaker", "about")
     )
     turn, label = source_turn.turn, transcript.find_label(source_turn)
@@ -173,14 +173,14 @@ def _check_note(
     has_valid_length = _MIN_NOTE_CHARS <= len(text) <= _MAX_NOTE_CHARS
     if not has_valid_length or not shares_words(text, spoken_text, names):
         return None
-    subject: MemorySubject | None = subject_speaker
-    if subject_speaker is None:
+    subject: MemorySubject | None = described_speaker
+    if described_speaker is None:
         subject = _resolve_subject(_to_one_line(note.get("about")), speaker, spoken_text, place)
     # Characters are not witnesses about people and places: they repeat memories, and invent.
     is_unreliable = turn.speaker is None and subject and subject.kind is not SubjectKind.CHARACTER
     if subject is None or is_unreliable:
         return None
-    is_hearsay = subject_speaker != speaker and subject.kind is not SubjectKind.PLACE
+    is_hearsay = described_speaker != speaker and subject.kind is not SubjectKind.PLACE
     kind = _to_one_line(note.get("kind")).lower()
     memory = Memory(
         subject,

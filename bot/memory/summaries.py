@@ -180,7 +180,7 @@ class Summarizer:
     filter_turns: TurnFilter
 
     def __post_init__(self) -> None:
-        self._requests: dict[str, tuple[Preset, int, IncomingMessage]] = {}
+        self._requests_by_conversation: dict[str, tuple[Preset, int, IncomingMessage]] = {}
         self._queue = ConversationQueue(self._run_request, "summary_failed")
 
     async def load_prompt_part(self, preset: Preset, conversation: str) -> PromptPart | None:
@@ -195,7 +195,7 @@ class Summarizer:
     ) -> None:
         """Request a summary of all but the newest turns, charged to the message's author."""
         if preset.summary is not None:
-            self._requests[conversation] = preset, kept_turn_count, message
+            self._requests_by_conversation[conversation] = preset, kept_turn_count, message
             self._queue.add(conversation)
 
     async def run(self) -> None:
@@ -203,7 +203,7 @@ class Summarizer:
         await self._queue.run()
 
     async def _run_request(self, conversation: str) -> None:
-        preset, kept_turn_count, message = self._requests.pop(conversation)
+        preset, kept_turn_count, message = self._requests_by_conversation.pop(conversation)
         await self.summarize(preset, conversation, kept_turn_count, message)
 
     async def summarize(
@@ -213,18 +213,20 @@ class Summarizer:
         session_turns = await self.summaries.load_turns(conversation)
         old_turns = session_turns.turns[: max(0, len(session_turns.turns) - kept_turn_count)]
         summary = session_turns.summary
-        covered_count = sum(one.id <= summary.last_turn_id for one in old_turns) if summary else 0
-        if len(old_turns) - covered_count < _MIN_NEW_TURNS:
+        covered_turn_count = (
+            sum(one.id <= summary.last_turn_id for one in old_turns) if summary else 0
+        )
+        if len(old_turns) - covered_turn_count < _MIN_NEW_TURNS:
             return
         count_tokens = get_counter_for_model(preset.model)
         limit = await self.max_prompt_tokens(preset)
-        while covered_count < len(old_turns):
-            batch = fit_turns(old_turns[covered_count:], limit, count_tokens)
-            covered_count += len(batch)
+        while covered_turn_count < len(old_turns):
+            batch = fit_turns(old_turns[covered_turn_count:], limit, count_tokens)
+            covered_turn_count += len(batch)
             summary = Summary(
                 session_number=session_turns.session_number,
-                last_turn_id=old_turns[covered_count - 1].id,
-                fingerprint=fingerprint_turns(old_turns[:covered_count]),
+                last_turn_id=old_turns[covered_turn_count - 1].id,
+                fingerprint=fingerprint_turns(old_turns[:covered_turn_count]),
                 text=await self._generate_summary(preset, conversation, summary, batch, message),
             )
             if not await self.summaries.save(conversation, summary):

@@ -55,7 +55,7 @@ class EventSender:
     async def _send_newer_events(
         self, kind: EventKind, positions: dict[EventKind, float], client: HttpClient
     ) -> None:
-        rows = await self.events.rows_after(kind, positions[kind], _MAX_ROWS_PER_READ)
+        rows = await self.events.load_rows_after(kind, positions[kind], _MAX_ROWS_PER_READ)
         try:
             for row in rows:
                 if row.data is not None:

@@ -81,7 +81,7 @@ class Conversations(StoredTurns):
             message = await self._find_first_message(claim, next_row)
             if message is not None:
                 claimed_messages.append(ClaimedMessage(claim, message))
-                self.windows.move_to(claim)
+                self.windows.move_window_to(claim)
         return claimed_messages
 
     @transaction

@@ -53,10 +53,12 @@ class EventLog(ClockStore):
     _installation_id = ""
 
     @readonly
-    def rows_after(self, kind: EventKind, position: float, limit: int) -> Unit[Sequence[EventRow]]:
+    def load_rows_after(
+        self, kind: EventKind, position: float, limit: int
+    ) -> Unit[Sequence[EventRow]]:
         """Return up to `limit` rows after a position; no later commit inserts rows among them."""
-        rows = yield from _rows_after(kind, position, limit)
-        return [_decode_row(kind, *row) for row in takewhile(self._is_settled, rows)]
+        rows = yield from _load_rows_after(kind, position, limit)
+        return [_decode_row(kind, *row) for row in takewhile(self._are_earlier_rows_visible, rows)]
 
     @transaction
     def load_sent_positions(self) -> Unit[dict[EventKind, float]]:
@@ -73,7 +75,7 @@ class EventLog(ClockStore):
         values = {"name": f"{_SENT_CURSOR_PREFIX}{kind}", "reached": repr(position)}
         yield SQL["advance_cursor"].query(values)
 
-    def _is_settled(self, row: Sequence[Any]) -> bool:
+    def _are_earlier_rows_visible(self, row: Sequence[Any]) -> bool:
         """Return whether no earlier row can still appear; PostgreSQL may commit lower ids late."""
         _, at, has_no_older_transaction, *_ = row
         seconds = _MAX_SECONDS_TO_WRITE if has_no_older_transaction else _MAX_TRANSACTION_SECONDS
@@ -86,9 +88,9 @@ class EventLog(ClockStore):
         start_positions = yield from _read_positions(_START_CURSOR_PREFIX)
         for kind, position in (yield from _read_positions(_SENT_CURSOR_PREFIX)).items():
             # The positions of feedback are times in seconds, and other positions are row ids.
-            lookback = 86_400.0 if kind is EventKind.FEEDBACK else _MAX_LISTED_EVENTS
-            rows = yield from _rows_after(
-                kind, max(start_positions[kind], position - lookback), 2 * _MAX_LISTED_EVENTS
+            max_lookback = 86_400.0 if kind is EventKind.FEEDBACK else _MAX_LISTED_EVENTS
+            rows = yield from _load_rows_after(
+                kind, max(start_positions[kind], position - max_lookback), 2 * _MAX_LISTED_EVENTS
             )
             batch = [_decode_row(kind, *row) for row in rows]
             events += [replace(one, is_sent=one.position <= position) for one in batch if one.data]
@@ -105,7 +107,7 @@ def _read_positions(prefix: str) -> Unit[dict[EventKind, float]]:
     return {EventKind(name.removeprefix(prefix)): float(value) for name, value in rows}
 
 
-def _rows_after(kind: EventKind, position: float, limit: int) -> Unit[Rows]:
+def _load_rows_after(kind: EventKind, position: float, limit: int) -> Unit[Rows]:
     after = position if kind is EventKind.FEEDBACK else int(position)  # a time, or a row's id
     return (yield SQL[f"rows_of_{kind}"].query(beyond=after, most=limit))
 

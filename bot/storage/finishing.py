@@ -56,11 +56,13 @@ class PartChanges:
     may_have_opened_parts: bool
     """Whether parts of this turn may have been queued before the answer was complete."""
 
-    def build_rows(self, queued_parts: Collection[int]) -> list[dict[str, Any]]:
+    def build_rows(self, queued_part_numbers: Collection[int]) -> list[dict[str, Any]]:
         """Return the rows to queue, given the numbers of the parts that are already queued."""
-        surplus_parts = sorted(set(queued_parts).difference(self.final_parts))
+        surplus_part_numbers = sorted(set(queued_part_numbers).difference(self.final_parts))
         return self._join_rows(
-            {part: {} for part in queued_parts}, {}, ((part, {}) for part in surplus_parts)
+            {part: {} for part in queued_part_numbers},
+            {},
+            ((part, {}) for part in surplus_part_numbers),
         )
 
     def build_rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -190,11 +190,11 @@ def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[N
     """
     for turn_id, files in change.files.items():
         yield SQL["set_files"].query(row=turn_id, files=encode_files(files))
-    touched_ids = [*change.new_texts, *change.new_versions, *change.superseded_ids]
-    touched_ids += [*change.deleted_ids, *change.observed_flags]
-    if not touched_ids:
+    changed_turn_ids = [*change.new_texts, *change.new_versions, *change.superseded_ids]
+    changed_turn_ids += [*change.deleted_ids, *change.observed_flags]
+    if not changed_turn_ids:
         return
-    [(since, first_id)] = yield SQL["first_of_listed"].query(_rows_parameter(touched_ids))
+    [(since, first_id)] = yield SQL["first_of_listed"].query(_encode_row_ids(changed_turn_ids))
     if first_id is None:
         return
     yield SQL["delete_summaries_from"].query(of=conversation, first=first_id)
@@ -205,7 +205,7 @@ def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[N
     for turn_id, is_observed in change.observed_flags.items():
         yield SQL["set_observed"].query(row=turn_id, observed=is_observed)
     yield from _change_versions(change)
-    yield from memories.delete_stale_memories(conversation, touched_ids, now)
+    yield from memories.delete_stale_memories(conversation, changed_turn_ids, now)
     if change.deleted_ids:
         yield from _delete_turns(conversation, change.deleted_ids, since)
         yield SQL["note_forgotten"].query(of=conversation, moment=now)
@@ -217,21 +217,21 @@ def _change_versions(change: HistoryChange) -> Unit[None]:
             yield SQL["keep_version"].query(row=turn_id)
         yield SQL["set_version"].query({"row": turn_id, **to_turn_row(version)})
     if change.restored_ids:
-        yield SQL["delete_listed"].query(_rows_parameter(change.restored_ids))
+        yield SQL["delete_listed"].query(_encode_row_ids(change.restored_ids))
     if change.superseded_ids:
-        yield SQL["supersede_listed"].query(_rows_parameter(change.superseded_ids))
+        yield SQL["supersede_listed"].query(_encode_row_ids(change.superseded_ids))
 
 
 def _delete_turns(conversation: str, turn_ids: Collection[int], since: float) -> Unit[None]:
     yield SQL["drop_feedback_since"].query(of=conversation, since=since)
     yield SQL["empty_receipts_since"].query(of=conversation, since=since, content=b"")
-    name_lists = [row[0] for row in (yield SQL["parts_of_listed"].query(_rows_parameter(turn_ids)))]
+    name_lists = [row[0] for row in (yield SQL["parts_of_listed"].query(_encode_row_ids(turn_ids)))]
     names = {part.rpartition("/")[0] for parts in name_lists for part in parts.split()}
     yield SQL["empty_unsent"].query(names=json.dumps(sorted(names)))
-    yield SQL["delete_listed"].query(_rows_parameter(turn_ids))
+    yield SQL["delete_listed"].query(_encode_row_ids(turn_ids))
     yield SQL["move_unanswered"].query(of=conversation)
     yield SQL["end_empty_session"].query(of=conversation)
 
 
-def _rows_parameter(ids: Collection[int]) -> dict[str, str]:
+def _encode_row_ids(ids: Collection[int]) -> dict[str, str]:
     return {"rows": json.dumps(list(ids))}

@@ -90,19 +90,19 @@ class SqlMemories(RecordingStore):
         self,
         new: Memory,
         sources: Sequence[StoredTurn] = (),
-        outdated_vector: PackedVector | None = None,
+        outdated_fact_vector: PackedVector | None = None,
     ) -> Unit[Memory | None]:
         """Store a memory and return it, replacing a near duplicate by the same author.
 
         `sources` are the turns that a derived memory comes from, as they were read; its `turns` are
-        set from them. `outdated_vector` is the vector of an earlier fact that the memory
+        set from them. `outdated_fact_vector` is the vector of an earlier fact that the memory
         contradicts. An `audience` of None follows the consent of author and subject.
 
         Returns None if the author or subject opted out, if a source was changed or deleted, or if a
         memory made by hand already says the same. To stay within the limits, the oldest derived
         memories are deleted; if only memories made by hand are left, raises `UserError`.
         """
-        return (yield from add(new, sources, outdated_vector))
+        return (yield from add(new, sources, outdated_fact_vector))
 
     async def recall(self, listener: MemoryListener) -> RecallCandidates:
         """Return the memories that a character may recall in a place, unranked."""
@@ -150,10 +150,10 @@ class SqlMemories(RecordingStore):
             is_pinned, since, model, vector, name, _ = other_columns
             if key not in names_by_key:
                 names_by_key[key] = self._database.codec.decode(name)
-            about = MemorySubject(SubjectKind(kind), key, names_by_key[key])
+            subject = MemorySubject(SubjectKind(kind), key, names_by_key[key])
             person = Person(told_by, teller) if told_by else None
             args = {"since": since, "model": model, "vector": vector, "id": id_, "told_by": person}
-            return Memory(about, text, author, place, is_pinned=bool(is_pinned), **args)
+            return Memory(subject, text, author, place, is_pinned=bool(is_pinned), **args)
 
         recallable_rows = sorted((row for row in rows if not row[-1]), key=lambda row: -row[0])
         private_ids = tuple(row[0] for row in rows if row[-1])
@@ -258,9 +258,9 @@ class SqlMemories(RecordingStore):
         if await self._database.run_reading(lambda: _find_editable_memory(number, reader)) is None:
             return None
         self._record_tombstone(Tombstone(self._clock.now(), memories=(number,)))
-        changed_memory = await self._database.run(delete_memory)
+        deleted_or_replaced_memory = await self._database.run(delete_memory)
         await self._database.truncate_log()
-        return changed_memory
+        return deleted_or_replaced_memory
 
     @_invalidates_cache
     @transaction
@@ -273,7 +273,7 @@ class SqlMemories(RecordingStore):
 
 
 def add(
-    new: Memory, sources: Sequence[StoredTurn], outdated_vector: PackedVector | None
+    new: Memory, sources: Sequence[StoredTurn], outdated_fact_vector: PackedVector | None
 ) -> Unit[Memory | None]:
     """Store a memory as `SqlMemories.add` does, within a unit of work."""
     if new.conversation:  # else a turn may be changed meanwhile
@@ -298,10 +298,12 @@ def add(
     else:
         [[number]] = yield SQL["add_memory"].query(row)
         new = replace(new, id=number)
-    outdated_memory = _find_outdated(outdated_vector, new, memories) if outdated_vector else None
+    outdated_memory = (
+        _find_outdated_memory(outdated_fact_vector, new, memories) if outdated_fact_vector else None
+    )
     if outdated_memory is not None:
         yield SQL["retire_memory"].query(id=outdated_memory.id, moment=new.since)
-    return new if (yield from _enforce_limits(new)) else None
+    return new if (yield from _enforce_memory_limits(new)) else None
 
 
 def _have_same_origin(first: Memory, second: Memory) -> bool:
@@ -311,10 +313,12 @@ def _have_same_origin(first: Memory, second: Memory) -> bool:
     )
 
 
-def _find_outdated(vector: PackedVector, new: Memory, memories: Sequence[Memory]) -> Memory | None:
+def _find_outdated_memory(
+    vector: PackedVector, new: Memory, memories: Sequence[Memory]
+) -> Memory | None:
     """Return the earlier memory most similar to the fact that a new memory contradicts, if any."""
     scored_memories = [
-        (_cosine(vector, one.vector), one.id, one)
+        (_compute_cosine(vector, one.vector), one.id, one)
         for one in memories
         if one.vector and one.model == new.model and one.since < new.since
         if one.id != new.id and one.state is MemoryState.KEPT
@@ -349,18 +353,18 @@ def delete_stale_memories(conversation: str, turn_ids: Collection[int], now: flo
 def is_duplicate(first: Memory, second: Memory) -> bool:
     """Return whether two memories say the same thing in nearly the same words."""
     if first.vector and second.vector and first.model == second.model:
-        return _cosine(first.vector, second.vector) >= _MIN_COSINE_OF_DUPLICATES
-    first_trigrams, second_trigrams = _trigrams(first.text), _trigrams(second.text)
-    overlap = len(first_trigrams & second_trigrams)
-    return overlap >= _MIN_OVERLAP_OF_DUPLICATES * len(first_trigrams | second_trigrams)
+        return _compute_cosine(first.vector, second.vector) >= _MIN_COSINE_OF_DUPLICATES
+    first_trigrams, second_trigrams = _list_trigrams(first.text), _list_trigrams(second.text)
+    shared_count = len(first_trigrams & second_trigrams)
+    return shared_count >= _MIN_OVERLAP_OF_DUPLICATES * len(first_trigrams | second_trigrams)
 
 
-def _cosine(left: PackedVector, right: PackedVector) -> float:
+def _compute_cosine(left: PackedVector, right: PackedVector) -> float:
     """Return the similarity of two vectors; 0 if they have different lengths."""
     return sum(map(mul, array("f", left), array("f", right))) if len(left) == len(right) else 0.0
 
 
-def _trigrams(text: str) -> set[str]:
+def _list_trigrams(text: str) -> set[str]:
     letters = "".join(one for one in text.casefold() if one.isalnum())
     return {letters[start : start + 3] for start in range(max(1, len(letters) - 2))}
 
@@ -399,7 +403,7 @@ def _load_consents(memory: Memory) -> Unit[list[Consent]]:
     return consents
 
 
-def _enforce_limits(new: Memory) -> Unit[bool]:
+def _enforce_memory_limits(new: Memory) -> Unit[bool]:
     """Delete memories that exceed the limits; return whether the new memory remains.
 
     Raises `UserError` if too many memories were made by hand, which are not deleted.

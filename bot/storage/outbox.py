@@ -83,10 +83,10 @@ class SqlOutbox(ClockStore):
             return (yield from _reserve_next_on_sqlite(lane, self._sender, at))
         sent_values = {"row": row.id, "attempt": row.attempt_count, "arrived_as": external_id}
         values = {**sent_values, "lane": row.address.lane, **sender_values(self._sender)}
-        [[is_row_held, *next_columns]] = yield SQL_FUNCTIONS["sent"].call.query_alone(values)
+        [[is_row_held, *next_row]] = yield SQL_FUNCTIONS["sent"].call.query_alone(values)
         if not is_row_held:
             raise self._fenced_error(row)
-        return decode_reserved_row(next_columns, at)
+        return decode_reserved_row(next_row, at)
 
     @transaction
     def queue_as_new_message(
@@ -144,7 +144,7 @@ class SqlOutbox(ClockStore):
         at, key = current_moment(self._clock), row.address.lane
         columns = to_address_columns(address)
         yield from _lock_lanes(key, address.lane)
-        buttons = encode_content(row.content, private=delivery)["buttons"]
+        buttons = encode_content(row.content, private_delivery=delivery)["buttons"]
         yield from self._change_row("move_row", row, **columns, buttons=buttons)
         yield from reserve_first_or_schedule(columns, None, at)
         return (yield from _reserve_next(key, self._sender, at))
@@ -235,8 +235,8 @@ def queue_rows(
     rows: Sequence[dict[str, Any]], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
     """Append rows to a chat's queue; if no sender holds it, reserve and return its first row."""
-    is_in_place = "target_turn" in rows[0]
-    yield (SQL["queue_in_place"] if is_in_place else SQL["queue_row"]).query_many(rows)
+    replaces_messages = "target_turn" in rows[0]
+    yield (SQL["queue_in_place"] if replaces_messages else SQL["queue_row"]).query_many(rows)
     return (yield from reserve_first_or_schedule(rows[0], sender, at))
 
 
@@ -321,15 +321,15 @@ def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, flo
     try:
         return decode(lambda one: _read_row(one, at), columns)
     except Undecodable as error:
-        id_, turn, part, _, platform, bot_id, chat, thread, *_, attempts = columns[:13]
-        part, attempts = (one if isinstance(one, int) else 0 for one in (part, attempts))
+        id_, turn, part, _, platform, bot_id, chat, thread, *_, attempt_count = columns[:13]
+        part, attempt_count = (one if isinstance(one, int) else 0 for one in (part, attempt_count))
         row = OutboxRow(
             *(id_, turn, Address(platform, chat, thread, bot_id), part, OutboxOperation.SEND),
             content=MessageContent(""),
             reply_to=None,
             interaction=None,
             state=OutboxState.PENDING,
-            attempt_count=attempts + 1,
+            attempt_count=attempt_count + 1,
             external_id=None,
             send_deadline=at.monotonic + ROW_LEASE_SECONDS / 2,
             decode_error=str(error),
@@ -338,18 +338,18 @@ def _to_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, flo
 
 
 def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, float | None]:
-    id_, turn, part, op, platform, bot_id, chat, thread, text, *rest = columns
+    id_, turn, part, operation, platform, bot_id, chat, thread, text, *rest = columns
     reply_to, interaction, state, attempt_count, not_before, file_name, file_text, *rest = rest
     face, buttons, started_at, external_id = rest
     if not isinstance(part, int) or bytes in map(type, columns):
         raise TypeError(part)  # SQLite keeps values of any type
-    content, thread_to_open, private_delivery = decode_content(text, face, buttons)
+    content, answer_thread, private_delivery = decode_content(text, face, buttons)
     row = OutboxRow(
         id=id_,
         turn_name=turn,
         address=Address(platform, chat, thread, bot_id),
         part_number=part,
-        operation=OutboxOperation(op),
+        operation=OutboxOperation(operation),
         content=content,
         reply_to=reply_to,
         interaction=interaction,
@@ -357,7 +357,7 @@ def _read_row(columns: tuple[Any, ...], at: Moment) -> tuple[OutboxRow, float, f
         attempt_count=attempt_count + 1,
         external_id=external_id,
         file=None if file_name is None else Attachment(file_name, file_text),
-        thread=thread_to_open,
+        thread=answer_thread,
         private_delivery=private_delivery,
         send_deadline=at.monotonic + ROW_LEASE_SECONDS / 2,
     )

@@ -97,19 +97,19 @@ class PostgresPool(ConnectionPool):
             self._connect_options |= {"server_settings": settings}
         size: dict[str, Any] = {"min_size": 0, "max_size": MAX_CONNECTIONS, "reset": _skip_reset}
         self._pool = asyncpg.create_pool(self._dsn, **size, **self._connect_options)
-        self._is_open = False
+        self._is_pool_open = False
 
     @override
     async def run(self, start_unit: StartUnit[T]) -> T:
         """Run a unit and commit it; after a `TimeoutError`, it may still be committed."""
-        if not self._is_open:
+        if not self._is_pool_open:
             await self._pool
-            self._is_open = True
+            self._is_pool_open = True
         try:
             async with self._acquire_connection() as connection:
                 unit = start_unit()
                 try:
-                    return await self._run(connection, unit, next(unit))
+                    return await self._run_unit(connection, unit, next(unit))
                 except StopIteration as ended:
                     value: T = ended.value
                     return value
@@ -131,15 +131,15 @@ class PostgresPool(ConnectionPool):
             with contextlib.suppress(TimeoutError):  # asyncpg has closed the connection
                 await self._pool.release(connection, timeout=_CANCEL_TIMEOUT_SECONDS)
 
-    async def _run(self, connection: Any, unit: Unit[T], query: Query) -> T:
+    async def _run_unit(self, connection: Any, unit: Unit[T], query: Query) -> T:
         if query.is_whole_unit and not self._is_behind_pgbouncer:
-            return await self._run_to_end(connection, unit, query)
+            return await self._run_unit_to_end(connection, unit, query)
         async with connection.transaction():
             if self._is_behind_pgbouncer:
                 await connection.execute(_SET_TIMEOUTS)
-            return await self._run_to_end(connection, unit, query)
+            return await self._run_unit_to_end(connection, unit, query)
 
-    async def _run_to_end(self, connection: Any, unit: Unit[T], query: Query) -> T:
+    async def _run_unit_to_end(self, connection: Any, unit: Unit[T], query: Query) -> T:
         try:
             while True:
                 query = unit.send(await self._execute_query(connection, query))
@@ -202,7 +202,7 @@ class PostgresPool(ConnectionPool):
 
     @override
     async def close(self) -> None:
-        if self._is_open:
+        if self._is_pool_open:
             await self._pool.close()
 
 

@@ -68,7 +68,7 @@ class AnswerLog(Store):
         hits: list[StoredAnswer] = []
         before = search.before
         for _ in range(_MAX_ROWS_SEARCHED // _ROWS_PER_READ):
-            size = _ROWS_PER_READ if _needs_content(search) else limit + 1
+            size = _ROWS_PER_READ if _needs_answer_content(search) else limit + 1
             size = _MAX_ROWS_SEARCHED if search.sort and size > limit + 1 else size
             rows = await self._select_rows(search, before, size)
             hits += await asyncio.to_thread(_find_matches, rows, search, limit + 1 - len(hits))
@@ -143,12 +143,12 @@ class AnswerLog(Store):
         conditions = [_FILTER_CONDITIONS[name] for name in filter_values]
         if before is not None and not search.sort:
             conditions.append("id < :older_than")
-        text = " AND ".join([_SELECT_ANSWERS, *conditions])
-        statement = Statement(f"{text} ORDER BY {SORT_ORDERS[search.sort]} LIMIT :most")
+        query_text = " AND ".join([_SELECT_ANSWERS, *conditions])
+        statement = Statement(f"{query_text} ORDER BY {SORT_ORDERS[search.sort]} LIMIT :most")
         return (yield statement.query_alone({**filter_values, "older_than": before, "most": limit}))
 
 
-def _needs_content(search: AnswerSearch) -> bool:
+def _needs_answer_content(search: AnswerSearch) -> bool:
     return bool(search.text or search.cut_off or search.left_out or search.min_seconds is not None)
 
 
@@ -197,9 +197,11 @@ class ServiceState(ClockStore):
 
     @readonly
     def queues(self) -> Unit[QueueState]:
-        [[waiting_count, oldest_at, held_count]] = yield SQL["queues"].query(now=self._clock.now())
+        [[waiting_count, oldest_waiting_at, held_count]] = yield SQL["queues"].query(
+            now=self._clock.now()
+        )
         [[lane_count, unsent_count]] = yield SQL["unsent_counts"].query()
-        return QueueState(waiting_count, oldest_at, held_count, lane_count, unsent_count)
+        return QueueState(waiting_count, oldest_waiting_at, held_count, lane_count, unsent_count)
 
     @readonly
     def queue_ages(self) -> Unit[tuple[float, float]]:
@@ -220,7 +222,7 @@ class ServiceState(ClockStore):
         return MessageTrace(conversation, received_at, bool(is_done), crash_count, delivered_parts)
 
     @readonly
-    def newest_speakers(self, limit: int) -> Unit[Sequence[tuple[str, Person]]]:
+    def list_newest_speakers(self, limit: int) -> Unit[Sequence[tuple[str, Person]]]:
         """Return the conversation and author of each of the newest messages, newest first."""
         rows = yield SQL["newest_speakers"].query_alone(most=limit)
         return decode_all("turn", rows, lambda row: (row[0], Person(row[1], row[2])))

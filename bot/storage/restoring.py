@@ -51,9 +51,9 @@ async def prepare_restored_database(
         values = {"now": now, "at": now, "answered_until": answered_until}
         for name in _PREPARATION_STATEMENTS:
             yield SQL[name].query(values)
-        unknown_rows = yield SQL["mark_all_unknown"].query(values)
+        possibly_sent_rows = yield SQL["mark_all_unknown"].query(values)
         [[unanswered_count]] = yield SQL["count_unanswered"].query()
-        return len(unknown_rows), unanswered_count
+        return len(possibly_sent_rows), unanswered_count
 
     message_counts = await database.run(prepare_rows)
     for one in tombstones:

@@ -24,14 +24,14 @@ async def rewrite_texts(database: Database, report: ReportTable) -> int:
     `report` is called with each table and its number of changed rows. If a text cannot be
     decrypted, a `StoreError` is raised, but earlier changes are kept.
     """
-    changed_total = 0
+    changed_row_total = 0
     for table in metadata.sorted_tables:
         if list_encryptable_columns(table):
-            changed_count = await _rewrite_table(database, table)
-            changed_total += changed_count
-            report(table.name, changed_count)
+            changed_row_count = await _rewrite_table(database, table)
+            changed_row_total += changed_row_count
+            report(table.name, changed_row_count)
     await database.truncate_log()
-    return changed_total
+    return changed_row_total
 
 
 async def _rewrite_table(database: Database, table: Table) -> int:
@@ -42,8 +42,10 @@ async def _rewrite_table(database: Database, table: Table) -> int:
     columns = ", ".join([*key_names, *(f"{name} AS stored_{name}" for name in text_columns)])
     key, params = ", ".join(key_names), ", ".join(f":{name}" for name in key_names)
     tail = f"ORDER BY {key} LIMIT {_ROWS_PER_PAGE} FOR UPDATE"
-    first_page = Statement(f"SELECT {columns} FROM {table.name} {tail}")
-    next_page = Statement(f"SELECT {columns} FROM {table.name} WHERE ({key}) > ({params}) {tail}")
+    first_page_statement = Statement(f"SELECT {columns} FROM {table.name} {tail}")
+    next_page_statement = Statement(
+        f"SELECT {columns} FROM {table.name} WHERE ({key}) > ({params}) {tail}"
+    )
     update_statement = Statement(
         f"UPDATE {table.name} SET {', '.join(f'{name} = :stored_{name}' for name in text_columns)}"
         f" WHERE ({key}) = ({params})"
@@ -51,18 +53,18 @@ async def _rewrite_table(database: Database, table: Table) -> int:
 
     def rewrite_page(query: Query) -> Unit[tuple[dict[str, Any] | None, int]]:
         """Re-encode a page of rows; return its last row and the number of changed rows."""
-        row, changed_count = None, 0
+        row, changed_row_count = None, 0
         for values in (yield query):
             row = dict(zip(names, values, strict=True))
             new = {name: database.codec.reencode(row[name]) for name in names[len(key_names) :]}
             if not new.items() <= row.items():
-                changed_count += 1
+                changed_row_count += 1
                 yield update_statement.query({**row, **new})
-        return row, changed_count
+        return row, changed_row_count
 
-    row, changed_total = await database.run(lambda: rewrite_page(first_page.query()))
+    row, changed_row_total = await database.run(lambda: rewrite_page(first_page_statement.query()))
     while row is not None:
-        query = next_page.query(row)
-        row, changed_count = await database.run(lambda query=query: rewrite_page(query))  # type: ignore[misc]
-        changed_total += changed_count
-    return changed_total
+        query = next_page_statement.query(row)
+        row, changed_row_count = await database.run(lambda query=query: rewrite_page(query))  # type: ignore[misc]
+        changed_row_total += changed_row_count
+    return changed_row_total

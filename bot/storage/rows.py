@@ -139,10 +139,10 @@ def to_address_columns(address: Address) -> dict[str, object]:
 def encode_content(
     content: MessageContent,
     thread: AnswerThread | None = None,
-    private: PrivateDelivery | None = None,
+    private_delivery: PrivateDelivery | None = None,
 ) -> dict[str, str | None]:
     """Encode content as outbox columns; `buttons` is everything but text and face, as JSON."""
-    controls = _Controls(content.buttons, content.menus, thread, content.thoughts, private)
+    controls = _Controls(content.buttons, content.menus, thread, content.thoughts, private_delivery)
     return {
         "text": to_storable_text(content.text),
         "face": None if content.face is None else _to_json(content.face),

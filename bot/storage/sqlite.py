@@ -106,8 +106,10 @@ class SqliteThreads:
                 except sqlite3.Error as error:  # the database cannot be opened
                     outcomes = [(future, None, error) for _, future in batch]
                 self._loop.call_soon_threadsafe(_deliver_outcomes, outcomes)
-                is_grouped = len(batch) > 1
-                not_before = time.monotonic() + _SECONDS_BETWEEN_COMMITS if is_grouped else 0.0
+                has_several_jobs = len(batch) > 1
+                not_before = (
+                    time.monotonic() + _SECONDS_BETWEEN_COMMITS if has_several_jobs else 0.0
+                )
         finally:
             # Two connections closed at once would each leave the write-ahead log to the other.
             with self._close_lock:
@@ -160,14 +162,14 @@ def _commit_together(connection: sqlite3.Connection, batch: Sequence[_Job]) -> l
         if len(batch) == 1:
             return [(batch[0][1], None, error)]
         return [outcome for job in batch for outcome in _commit_together(connection, [job])]
-    return [(done, value, None) for (_, done), value in zip(batch, values, strict=True)]
+    return [(future, value, None) for (_, future), value in zip(batch, values, strict=True)]
 
 
-def _run_in_transaction(connection: sqlite3.Connection, jobs: Sequence[Work[Any]]) -> list[Any]:
+def _run_in_transaction(connection: sqlite3.Connection, units: Sequence[Work[Any]]) -> list[Any]:
     # With a plain BEGIN, two processes that read and then write could lose an update or fail.
     connection.execute("BEGIN IMMEDIATE")
     try:
-        values = [work(connection) for work in jobs]
+        values = [work(connection) for work in units]
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:

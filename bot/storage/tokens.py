@@ -6,7 +6,7 @@ from bot.chat.access import ApiScope, ApiToken
 from bot.storage.database import ClockStore, readonly, transaction
 from bot.storage.statements import SQL, Unit
 
-_LOGIN, _SESSION, _API = "login", "session", "api"
+_LOGIN_KIND, _SESSION_KIND, _API_KIND = "login", "session", "api"
 
 
 class ConsoleTokens(ClockStore):
@@ -14,28 +14,30 @@ class ConsoleTokens(ClockStore):
 
     async def add_login(self, digest: str, expires_at: float) -> None:
         """Store a one-time login token."""
-        await self._add_token(digest, _LOGIN, expires_at)
+        await self._add_token(digest, _LOGIN_KIND, expires_at)
 
     async def use_login(self, digest: str) -> bool:
         """Delete a one-time token; return whether it was valid."""
-        return await self._use_token(digest, _LOGIN)
+        return await self._use_token(digest, _LOGIN_KIND)
 
     async def add_session(self, digest: str, expires_at: float) -> None:
-        await self._add_token(digest, _SESSION, expires_at)
+        await self._add_token(digest, _SESSION_KIND, expires_at)
 
     @readonly
     def has_session(self, digest: str) -> Unit[bool]:
         """Return whether an unexpired session exists."""
-        return bool((yield SQL["find_token"].query_alone(self._token_values(digest, _SESSION))))
+        return bool(
+            (yield SQL["find_token"].query_alone(self._token_values(digest, _SESSION_KIND)))
+        )
 
     async def end_session(self, digest: str) -> None:
-        await self._use_token(digest, _SESSION)
+        await self._use_token(digest, _SESSION_KIND)
 
     @transaction
     def end_all_sessions(self) -> Unit[int]:
         """End all sessions, delete all one-time tokens, and return the number of sessions."""
         now, token_rows = self._clock.now(), (yield SQL["end_sessions"].query())
-        return sum(kind == _SESSION and expires_at > now for kind, expires_at in token_rows)
+        return sum(kind == _SESSION_KIND and expires_at > now for kind, expires_at in token_rows)
 
     @transaction
     def add_api_token(self, digest: str, token: ApiToken) -> Unit[bool]:
@@ -47,7 +49,7 @@ class ConsoleTokens(ClockStore):
 
     @readonly
     def find_api_token(self, digest: str) -> Unit[ApiToken | None]:
-        rows = yield SQL["find_token"].query_alone(self._token_values(digest, _API))
+        rows = yield SQL["find_token"].query_alone(self._token_values(digest, _API_KIND))
         return _to_api_token(*rows[0]) if rows else None
 
     @readonly

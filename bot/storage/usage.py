@@ -25,7 +25,7 @@ class Budgets(Store):
     @transaction
     def reserve(self, caps: Sequence[BudgetCap], amount: int) -> Unit[BudgetCap | None]:
         """Reserve an amount in all budgets, or return a budget that has too little left."""
-        keys = _encode_keys(caps)
+        keys = _encode_cap_keys(caps)
         yield SQL["ensure_budget"].query_many(
             [{"key": key} for key in sorted(cap.key for cap in caps)]
         )
@@ -43,16 +43,16 @@ class Budgets(Store):
 
     @transaction
     def _add_amount(self, caps: Sequence[BudgetCap], amount: int) -> Unit[None]:
-        yield SQL["locked_budgets"].query(keys=_encode_keys(caps))
-        yield SQL["add_to_budgets"].query(keys=_encode_keys(caps), amount=amount)
+        yield SQL["locked_budgets"].query(keys=_encode_cap_keys(caps))
+        yield SQL["add_to_budgets"].query(keys=_encode_cap_keys(caps), amount=amount)
 
     @transaction
     def load_spent_amounts(self, caps: Sequence[BudgetCap]) -> Unit[Mapping[str, int]]:
         """Return the amounts spent or reserved, by `BudgetCap.key`."""
-        return to_dict((yield SQL["budgets"].query(keys=_encode_keys(caps))))
+        return to_dict((yield SQL["budgets"].query(keys=_encode_cap_keys(caps))))
 
 
-def _encode_keys(caps: Sequence[BudgetCap]) -> str:
+def _encode_cap_keys(caps: Sequence[BudgetCap]) -> str:
     return json.dumps([cap.key for cap in caps])
 
 
@@ -104,7 +104,7 @@ class UsageTotals(Store):
         return UsageTotal(*map(int, row))
 
     @readonly
-    def usage_over_time(
+    def load_usage_over_time(
         self, group: str, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, str, UsageTotal]]]:
         """Return usage by time step (counted from `since`) and by the values of a `GROUPS` key."""

@@ -62,8 +62,10 @@ class SessionWindow:
 
 def create_window(session: Session, max_turns: int) -> SessionWindow:
     """Create the window of a session that was loaded with at most `max_turns` turns."""
-    is_whole = len(session.turns) < max_turns
-    return _build_window(session.number, session.turns, 0, session.turns, is_whole, session.cache)
+    has_all_turns = len(session.turns) < max_turns
+    return _build_window(
+        session.number, session.turns, 0, session.turns, has_all_turns, session.cache
+    )
 
 
 def _build_window(
@@ -71,12 +73,12 @@ def _build_window(
     turns: tuple[Turn, ...],
     char_count: int,
     new_turns: Sequence[Turn],
-    is_whole: bool,
+    has_all_turns: bool,
     memo: dict[Hashable, Any],
 ) -> SessionWindow:
     surplus_turns, kept_turns = turns[:-_MAX_CACHED_TURNS], turns[-_MAX_CACHED_TURNS:]
     char_count += sum(map(_turn_size, new_turns)) - sum(map(_turn_size, surplus_turns))
-    return SessionWindow(session, kept_turns, is_whole and not surplus_turns, char_count, memo)
+    return SessionWindow(session, kept_turns, has_all_turns and not surplus_turns, char_count, memo)
 
 
 def _turn_size(turn: Turn) -> int:
@@ -108,7 +110,7 @@ class SessionWindows(ConversationMemory):
     def __init__(self, max_chars: int = _MAX_CACHED_CHARS) -> None:
         self._max_chars = max_chars
         self._entries: OrderedDict[str, _CacheEntry] = OrderedDict()
-        self._chars = 0
+        self._char_count = 0
 
     @override
     async def end_session(self, conversation: str) -> None:
@@ -118,9 +120,9 @@ class SessionWindows(ConversationMemory):
     async def forget(self, conversation: str) -> None:
         entry = self._entries.pop(conversation, None)
         if entry is not None and entry.window is not None:
-            self._chars -= entry.window.size
+            self._char_count -= entry.window.size
 
-    def move_to(self, claim: Claim) -> None:
+    def move_window_to(self, claim: Claim) -> None:
         """Reuse the previous claim's window for this claim; drop any older window."""
         entry = self._entries.get(claim.conversation)
         if entry is not None and entry.epoch >= claim.epoch:
@@ -150,10 +152,12 @@ class SessionWindows(ConversationMemory):
 
     def _set_window(self, claim: Claim, window: SessionWindow | None) -> None:
         entry = self._entries.setdefault(claim.conversation, _CacheEntry(claim.epoch, None))
-        self._chars += (window.size if window else 0) - (entry.window.size if entry.window else 0)
+        self._char_count += (window.size if window else 0) - (
+            entry.window.size if entry.window else 0
+        )
         entry.epoch, entry.window = claim.epoch, window
 
     def _drop_surplus_windows(self) -> None:
-        while self._chars > self._max_chars or len(self._entries) > _MAX_CACHED_CONVERSATIONS:
+        while self._char_count > self._max_chars or len(self._entries) > _MAX_CACHED_CONVERSATIONS:
             _, entry = self._entries.popitem(last=False)
-            self._chars -= entry.window.size if entry.window else 0
+            self._char_count -= entry.window.size if entry.window else 0

@@ -168,8 +168,10 @@ class AnswerPipeline:
         name_line, face = active.build_name_line_and_face(speaker, context.character_names, limits)
         greeting_parts = final_parts(name_line + greeting, limits, first_part_number, face)
         destinations = PartDestinations(first_part_number, max_live_parts=len(greeting_parts))
-        display = self.replies.show_live(context.claim, context.message, destinations, face=face)
-        async with display as live_greeting:
+        greeting_display = self.replies.show_live(
+            context.claim, context.message, destinations, face=face
+        )
+        async with greeting_display as live_greeting:
             live_greeting.final_texts = [one.content.text for one in greeting_parts]
         part_names = tuple(context.part_name(one.number) for one in greeting_parts)
         turn = self._build_turn(greeting, speaker, part_names)
@@ -184,7 +186,7 @@ class AnswerPipeline:
     async def _generate_answers(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop_flag: StopFlag
     ) -> None:
-        failures: list[Exception] = []
+        speaker_errors: list[Exception] = []
         queue = list(speakers)
         while queue and len(context.turns) < MAX_ANSWERS_IN_A_ROW and not stop_flag.is_requested:
             speaker = queue.pop(0)
@@ -192,7 +194,7 @@ class AnswerPipeline:
                 await self._generate_answer(speaker, context, stop_flag)
             except (BackendError, UserError) as error:  # other speakers may have other models
                 _log.warning("speaker_failed", preset=speaker.preset.name, reason=str(error))
-                failures.append(error)
+                speaker_errors.append(error)
             except AnswerRefused as error:
                 if not any(one.shown_times for one in context.replies):
                     raise
@@ -201,7 +203,7 @@ class AnswerPipeline:
             else:
                 queue += () if queue else self._pick_reacting_character(context)
         if not context.turns and not stop_flag.is_requested:
-            raise failures[0]
+            raise speaker_errors[0]
 
     async def _answer_again_if_shown(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop_flag: StopFlag

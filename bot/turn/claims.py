@@ -190,8 +190,8 @@ class IsolationGate:
             await self._record_start(attempt)
             yield
         finally:
-            for cancel in cancel_timers:
-                cancel()
+            for cancel_timer in cancel_timers:
+                cancel_timer()
             self._suspects.remove(attempt)
             self._end_attempt(attempt)
 
@@ -257,10 +257,10 @@ class IsolationGate:
                 self._lone_attempt = None
                 await _record_concurrent_attempt(lone_attempt, AttemptState.WITH_OTHERS)
             if attempt.is_suspect:
-                is_alone = self._running_count == 1
+                is_only_attempt = self._running_count == 1
             else:
-                is_alone = self._in_flight_count == 1 and attempt.message.crash_count > 0
-            if is_alone:
+                is_only_attempt = self._in_flight_count == 1 and attempt.message.crash_count > 0
+            if is_only_attempt:
                 self._lone_attempt = attempt
                 await _record_attempt(attempt, AttemptState.ALONE)
             elif attempt.is_suspect:

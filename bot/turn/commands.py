@@ -139,8 +139,8 @@ class CommandRunner:
         result = await self.check_greeting(request.incoming, result)
         if result.keeps_unanswered_session:
             session = await services.conversations.load_session(claim, _MAX_LOADED_TURNS)
-            has_begun = session.has_answer or len(session.turns) >= _MAX_LOADED_TURNS
-            result = replace(result, starts_session=has_begun)
+            has_session_begun = session.has_answer or len(session.turns) >= _MAX_LOADED_TURNS
+            result = replace(result, starts_session=has_session_begun)
         if result.deletes_history:
             other_turn_count = await services.deletions.request_channel_deletion(request.incoming)
             deletion_notice = translatable_count(
@@ -259,15 +259,17 @@ class CommandRunner:
         answer = _find_shown_version(turn, exchange)
         parts = tuple(name for name in answer.turn.part_names if name in exchange.parts)
         name_line, face = self.services.find_name_and_face(answer.turn, incoming.address, active)
-        outgoing = replies.final_parts(incoming.address, name_line + request.argument, 0, face)
-        part_names = tuple(message.reused_part_name(parts, one.number) for one in outgoing)
+        outgoing_parts = replies.final_parts(
+            incoming.address, name_line + request.argument, 0, face
+        )
+        part_names = tuple(message.reused_part_name(parts, one.number) for one in outgoing_parts)
         version = replace(answer.turn, text=request.argument, at=incoming.at, part_names=part_names)
         if answer == exchange.answers[-1] and active.first.preset.buttons:
             version_count = len(exchange.versions[-1]) + 1
             buttons = answer_buttons(part_names[-1], incoming.locale, version_count, version_count)
-            outgoing = replies.with_buttons(incoming.address, outgoing, buttons)
+            outgoing_parts = replies.with_buttons(incoming.address, outgoing_parts, buttons)
         history_change = HistoryChange(new_versions={answer.id: version})
-        return TurnResult(outgoing=outgoing, change=history_change, replaced_part_names=parts)
+        return TurnResult(outgoing=outgoing_parts, change=history_change, replaced_part_names=parts)
 
     async def _forget_message(
         self, group: MessageGroup, result: CommandResult
@@ -300,9 +302,11 @@ class CommandRunner:
         is_hidden = message.incoming.interaction is not None and not incoming.has_public_response
         greeting = await self._prepare_greeting(address, incoming.scopes, result, request.now)
         turn, name_line, face = greeting
-        is_separate = is_hidden or bool(name_line) or face is not None
+        is_greeting_separate = is_hidden or bool(name_line) or face is not None
         texts = (
-            [result.text] if is_separate or not result.greeting else [result.text, result.greeting]
+            [result.text]
+            if is_greeting_separate or not result.greeting
+            else [result.text, result.greeting]
         )
         reply = menu_result or replace(result, text=join_texts(texts, "\n\n"))
         reply_result = self._reply_result(message, incoming, reply)
@@ -317,7 +321,7 @@ class CommandRunner:
             private_delivery = PrivateDelivery(person, incoming.locale, is_quiet=True)
             outgoing += [replace(one, private_delivery=private_delivery) for one in notice]
         greeting_result = TurnResult([turn] if turn else [])
-        if is_separate:
+        if is_greeting_separate:
             greeting_result = self._greeting_result(message, greeting, len(outgoing))
         return replace(
             reply_result,

@@ -184,7 +184,7 @@ class MessageGathering:
         self._joiner = SplitMessageJoiner(self.limits, self.busy_rules)
         self._busy_mode = self._choose_busy_mode()
         self._pending: list[_PendingMessage] = []  # not gathered yet
-        self._is_closed = self._busy_mode == "queue"
+        self._is_gathering_over = self._busy_mode == "queue"
         self._has_new_message = False
         self._was_interrupted = False
         self._received_at = self.group.message.received_at  # when the newest message was received
@@ -204,7 +204,7 @@ class MessageGathering:
     async def gather_until_quiet(self) -> None:
         """Gather new messages until none arrives for a moment."""
         deadline = self.clock.monotonic() + _MAX_WAIT_SECONDS
-        while not self._is_closed:
+        while not self._is_gathering_over:
             await self._read_new_messages()
             quiet_seconds = self._quiet_seconds
             wait_seconds = min(self._received_at + quiet_seconds - self.clock.now(), quiet_seconds)
@@ -229,7 +229,7 @@ class MessageGathering:
                 name = f"look for messages: {conversation}"
                 check_tasks[:] = [asyncio.create_task(self._interrupt_answer(stop_flag), name=name)]
 
-        if self._is_closed or self._max_further_messages == 0:
+        if self._is_gathering_over or self._max_further_messages == 0:
             yield
             return
         unsubscribe = self.arrivals.subscribe(conversation, on_arrival)
@@ -240,9 +240,11 @@ class MessageGathering:
             if check_tasks:
                 await cancel_and_wait(check_tasks)
 
-    def _may_interrupt(self, started_at: float) -> bool:
-        is_first_moment = self.clock.monotonic() - started_at < self.busy_rules.quiet_seconds
-        return self._busy_mode == "interrupt" or (is_first_moment and not self._was_interrupted)
+    def _may_interrupt(self, answer_started_at: float) -> bool:
+        has_just_started = (
+            self.clock.monotonic() - answer_started_at < self.busy_rules.quiet_seconds
+        )
+        return self._busy_mode == "interrupt" or (has_just_started and not self._was_interrupted)
 
     async def _interrupt_answer(self, stop_flag: StopFlag) -> None:
         try:
@@ -270,7 +272,7 @@ class MessageGathering:
 
     async def _read_new_messages(self) -> None:
         """Read new messages until one needs its own answer, and decide which are covered."""
-        if self._is_closed or self._max_further_messages == 0 or self.decide_next is None:
+        if self._is_gathering_over or self._max_further_messages == 0 or self.decide_next is None:
             return
         newest_message, interleaved_messages = self._newest_message, self.group.interleaved_messages
         later_messages = await self.conversations.load_messages_after(
@@ -280,19 +282,21 @@ class MessageGathering:
         for message in [*interleaved_messages, *later_messages]:
             incoming = message.incoming
             if not isinstance(incoming, IncomingMessage) or incoming.interaction is not None:
-                self._is_closed = True
+                self._is_gathering_over = True
                 return
-            pending = self._join_pending(message) or _PendingMessage((message,), incoming, Ignore())
-            decision = await self.decide_next(pending.message)
+            pending_message = self._join_to_pending_message(message) or _PendingMessage(
+                (message,), incoming, Ignore()
+            )
+            decision = await self.decide_next(pending_message.message)
             if isinstance(decision, Command | Unreadable):
-                self._is_closed = True
+                self._is_gathering_over = True
                 return
-            self._pending.append(replace(pending, decision=decision))
+            self._pending.append(replace(pending_message, decision=decision))
             self._received_at = message.received_at
             seconds_to_next_part = self._joiner.seconds_to_wait(incoming)
             self._quiet_seconds = max(self.busy_rules.quiet_seconds, seconds_to_next_part)
 
-    def _join_pending(self, message: InboxMessage) -> _PendingMessage | None:
+    def _join_to_pending_message(self, message: InboxMessage) -> _PendingMessage | None:
         """Join a message to the pending message that it continues; return None if there is none."""
         for index, one in enumerate(self._pending):
             incoming = self._joiner.join(one.message, one.parts[-1], message)
@@ -340,7 +344,7 @@ class MessageGathering:
         self.question = replace(
             question, incoming=newest_message, speakers=tuple(speakers), earlier_turns=earlier_turns
         )
-        if self._max_further_messages == 0 and not self._is_closed:
+        if self._max_further_messages == 0 and not self._is_gathering_over:
             claim, row = self.group.claim, self._newest_message
             rows = await self.conversations.load_messages_after(claim, row, _MAX_COUNTED_MESSAGES)
             events = (one.incoming for one in rows if isinstance(one.incoming, IncomingMessage))

@@ -179,7 +179,9 @@ class ModelRequests:
         name_line, lane = request.name_line, message.address.lane
         show = _prefix_speaker_line(name_line, live_reply.feed if is_live else _ignore_text)
         answer_check = await self.create_check(message.scopes, preset.provider)
-        rewrite = (lambda text: live_reply.replace(name_line + text)) if is_live else _ignore_text
+        replace_shown_text = (
+            (lambda text: live_reply.replace(name_line + text)) if is_live else _ignore_text
+        )
         show_wait = partial(_show_wait, stop, None if context.replaced_part_names else live_reply)
         urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
         token_limit = fitted_prompt.tokens + (MAX_TOOL_TOKENS if tools else 0)
@@ -189,15 +191,15 @@ class ModelRequests:
             async with slot:
                 prompt = replace(reservation.prompt, has_fallback=request.has_fallback)
                 queued_seconds = self.clock.now() - message.at.timestamp()
-                log_steps = log_failed_steps(compose_seconds, fitted_prompt.tokens, self.clock)
-                with log_steps, ExitStack() as stack:
+                step_log = log_failed_steps(compose_seconds, fitted_prompt.tokens, self.clock)
+                with step_log, ExitStack() as stack:
                     if not context.replaced_part_names and message.wake is not None:
                         show_notice = live_reply.show_slow_start
                         stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, show_notice))
                     answer = await generate_answer(
                         *(backend, prompt, show, show_wait, self.clock, stop),
                         partial(self.spending.reserve_continuation, reservation),
-                        *(tools, visible_limit, preset.provider, rewrite),
+                        *(tools, visible_limit, preset.provider, replace_shown_text),
                         answer_check if is_live else None,
                     )
                     answer = _apply_regex_scripts(answer, preset, message)
@@ -264,8 +266,10 @@ class ModelRequests:
         self, preset: Preset, context: TurnContext, fitted_prompt: FittedPrompt
     ) -> None:
         if any(one.section == "history" for one in fitted_prompt.dropped_items):
-            _, observed = split_observed_turns(context.session.turns)
-            count = len(observed) + sum(len(unit.messages) for unit in fitted_prompt.draft.history)
+            _, observed_turns = split_observed_turns(context.session.turns)
+            count = len(observed_turns) + sum(
+                len(unit.messages) for unit in fitted_prompt.draft.history
+            )
             conversation = context.claim.conversation
             self.sources.summarizer.request_summary(preset, conversation, count, context.incoming)
 

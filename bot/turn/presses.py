@@ -130,7 +130,7 @@ class PressHandler:
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
         action = _ACTION_BY_REACTION.get(reaction.reaction)
         data = encode_button(action, answer.part_names[-1]) if action and answer else ""
-        press = ButtonPress(**_origin_fields(reaction), message_id=reaction.message_id, data=data)
+        press = ButtonPress(**_copy_origin(reaction), message_id=reaction.message_id, data=data)
         try:
             if action is not None:
                 return TurnResult() if reaction.is_removed else await self.apply_press(group, press)
@@ -246,7 +246,7 @@ class PressHandler:
         address, replies = press.address, self.services.replies
         name_part = partial(group.message.reused_part_name, exchange.parts)
         versions: dict[int, Turn] = {}
-        restored_ids: list[int] = []
+        restored_turn_ids: list[int] = []
         parts: list[OutgoingPart] = []
         for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
             version_exists = 1 <= button.version_or_page <= len(all_versions)
@@ -264,10 +264,10 @@ class PressHandler:
             if version.id != answer.id:
                 part_names = tuple(name_part(one.number) for one in arranged_parts)
                 versions[answer.id] = replace(version.turn, part_names=part_names)
-                restored_ids.append(version.id)
+                restored_turn_ids.append(version.id)
         if not versions:  # the chosen version is already shown
             return TurnResult()
-        change = HistoryChange(new_versions=versions, restored_ids=restored_ids)
+        change = HistoryChange(new_versions=versions, restored_ids=restored_turn_ids)
         count, last_part_name = len(exchange.versions[-1]), name_part(parts[-1].number)
         buttons = answer_buttons(last_part_name, press.locale, button.version_or_page, count)
         outgoing = replies.with_buttons(address, parts, buttons)
@@ -281,15 +281,15 @@ def _delete_answer(button: ButtonData, exchange: Exchange) -> TurnResult:
         names = {name for one in versions for name in one.turn.part_names}
         if button.part_name in names:
             parts, deleted_versions = tuple(name for name in parts if name in names), (versions,)
-    deleted_ids = [one.id for versions in deleted_versions for one in versions]
-    return TurnResult(change=HistoryChange(deleted_ids=deleted_ids), replaced_part_names=parts)
+    deleted_turn_ids = [one.id for versions in deleted_versions for one in versions]
+    return TurnResult(change=HistoryChange(deleted_ids=deleted_turn_ids), replaced_part_names=parts)
 
 
 def _to_message(press: ButtonPress, text: str) -> IncomingMessage:
     """Return a message with this text, as if the person had typed it."""
-    return IncomingMessage(**_origin_fields(press), message_id=None, text=text, wake=WakeReason.DM)
+    return IncomingMessage(**_copy_origin(press), message_id=None, text=text, wake=WakeReason.DM)
 
 
-def _origin_fields(event: ButtonPress | ReactionChange) -> dict[str, Any]:
+def _copy_origin(event: ButtonPress | ReactionChange) -> dict[str, Any]:
     """Return an event's fields about its author, time and place."""
     return {name: getattr(event, name) for name in _ORIGIN_FIELD_NAMES}

@@ -174,19 +174,21 @@ class TurnContext:
     @property
     def next_part_number(self) -> int:
         """The number of the first message part that the next character sends."""
-        following_numbers = [one + 1 for one in select_message_parts(self.started_part_numbers)]
+        next_part_numbers = [one + 1 for one in select_message_parts(self.started_part_numbers)]
         complete_part_count = len(select_message_parts(one.number for one in self.parts))
-        return max(self.first_part_number + complete_part_count, *following_numbers, 0)
+        return max(self.first_part_number + complete_part_count, *next_part_numbers, 0)
 
     def to_result(self, *, was_stopped: bool) -> TurnResult:
         """Return a result with the answers collected so far."""
-        started_numbers = select_message_parts(self.started_part_numbers)
+        started_part_numbers = select_message_parts(self.started_part_numbers)
         return TurnResult(
             self.turns,
             self.parts,
             self.receipts,
             was_stopped=was_stopped,
-            next_part_number=max(self.first_part_number, *(one + 1 for one in started_numbers), 0),
+            next_part_number=max(
+                self.first_part_number, *(one + 1 for one in started_part_numbers), 0
+            ),
             earlier_turns=self.unstored_turns,
         )
 

@@ -83,7 +83,7 @@ class StopRequests:
     """Records an admin's action in the audit log."""
 
     def __post_init__(self) -> None:
-        self._answers: dict[str, _AnswerInProgress] = {}
+        self._answers_in_progress: dict[str, _AnswerInProgress] = {}
         self._outcomes = BoundedDict[tuple[str, str], StopOutcome](_MAX_REMEMBERED_SIGNALS)
         self._edited_messages = BoundedDict[tuple[str, str], None](_MAX_REMEMBERED_SIGNALS)
         self._deleted_messages = BoundedDict[tuple[str, str], None](_MAX_REMEMBERED_SIGNALS)
@@ -140,19 +140,19 @@ class StopRequests:
         conversation, stop_flag = question.address.conversation, StopFlag()
         turn, at = f"{question.address.source}:{question.external_key}", edited_at or question.at
         answer = _AnswerInProgress(question, turn, {question.author.id}, stop_flag, at)
-        self._answers[conversation] = answer
+        self._answers_in_progress[conversation] = answer
         try:
             if self.find_events_after is not None:
                 self.handle_missed_events(await self.find_events_after(claim, message))
             yield stop_flag
         finally:
-            del self._answers[conversation]
+            del self._answers_in_progress[conversation]
 
     def cover_message(
         self, question: IncomingMessage, asker_ids: Collection[str], *, covers_one_message: bool
     ) -> None:
         """Let the running answer also cover a newer message, and let the askers stop it."""
-        answer = self._answers[question.address.conversation]
+        answer = self._answers_in_progress[question.address.conversation]
         if question.message_id != answer.question.message_id:
             answer.question, answer.sent_at = question, question.at
         answer.asker_ids, answer.covers_one_message = asker_ids, covers_one_message
@@ -172,10 +172,10 @@ class StopRequests:
     @property
     def answering_conversations(self) -> Collection[str]:
         """The conversations in which this process is generating an answer."""
-        return self._answers.keys()
+        return self._answers_in_progress.keys()
 
     def is_being_answered(self, event: Incoming) -> bool:
-        answer = self._answers.get(event.address.conversation)
+        answer = self._answers_in_progress.get(event.address.conversation)
         return answer is not None and answer.question.external_key == event.external_key
 
     async def run(self) -> None:
@@ -189,13 +189,13 @@ class StopRequests:
                     _log.warning("stop_not_recorded", by=command.author.id, reason=str(error))
 
     def _handle_press(self, press: ButtonPress) -> None:
-        answer = self._answers.get(press.address.conversation)
+        answer = self._answers_in_progress.get(press.address.conversation)
         if answer is not None and _find_turn_to_stop(press) == answer.turn_name:
             self._handle_request(press)
 
     def _handle_request(self, request: Request) -> None:
         """Apply a /stop by the asker at once; let other people's wait for an admin check."""
-        answer = self._answers.get(request.address.conversation)
+        answer = self._answers_in_progress.get(request.address.conversation)
         if answer is None or _event_key(request) in self._outcomes:
             return
         if request.author.id in answer.asker_ids:
@@ -204,7 +204,7 @@ class StopRequests:
             self._undecided_requests.put_nowait(request)
 
     def _handle_edit_signal(self, edit: _EditSignal) -> None:
-        answer = self._answers.get(edit.conversation)
+        answer = self._answers_in_progress.get(edit.conversation)
         if answer is None or answer.question.message_id != edit.message_id:
             return
         # A repeated edit is not newer than the text being answered (Telegram counts whole seconds).
@@ -216,13 +216,13 @@ class StopRequests:
     def _handle_deletion(self, event: MessageDeletion) -> None:
         for message_id in event.message_ids:
             self._deleted_messages[event.address.lane, message_id] = None  # unique per chat
-        answer = self._answers.get(event.address.conversation)
+        answer = self._answers_in_progress.get(event.address.conversation)
         if answer and answer.covers_one_message and answer.question.message_id in event.message_ids:
             answer.stop_flag.withdraw()
 
     def _apply_outcome(self, command: Request, outcome: StopOutcome) -> bool:
         """Apply a /stop's outcome, and return whether this request stopped the answer."""
-        answer = self._answers.get(command.address.conversation)
+        answer = self._answers_in_progress.get(command.address.conversation)
         if answer is None:  # the answer has ended in the meantime
             return False
         has_effect = outcome is StopOutcome.STOPPED and not answer.stop_flag.is_requested
@@ -351,8 +351,8 @@ class MissedSignalPoller:
         conversations = list(self.stop_requests.answering_conversations)
         events: Sequence[Incoming] = ()
         if conversations:
-            newest_unanswered = self.inbox.newest_unanswered
-            events = await newest_unanswered(
+            load_newest_unanswered = self.inbox.newest_unanswered
+            events = await load_newest_unanswered(
                 conversations, _MAX_POLLED_EVENTS, _MAX_POLLED_PER_CONVERSATION
             )
         unseen = (one for one in reversed(events) if _event_key(one) not in self._handled_events)

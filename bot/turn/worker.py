@@ -194,8 +194,10 @@ class ConversationWorker:
         try:
             if not has_crashed_too_often(message):
                 return await self._handle_event(group)
-            crashes, own_crashes = message.crash_count, message.own_crash_count
-            _log.error("set_aside", turn=message.turn_name, crashes=crashes, own=own_crashes)
+            crash_count, own_crash_count = message.crash_count, message.own_crash_count
+            _log.error(
+                "set_aside", turn=message.turn_name, crashes=crash_count, own=own_crash_count
+            )
             is_private = has_private_response(message)
             return "set_aside", await finisher.finish_with_text(
                 group, _CRASHED_REPEATEDLY_NOTICE, is_private=is_private
@@ -366,12 +368,12 @@ class ConversationWorker:
         if isinstance(decision, Ignore | Observe) and decision.candidates:
             await services.explain_silence(message, describe_silence(decision))
         # What was sent for a late message stays: it was answered before a database restore.
-        is_timely = not message.is_late
+        is_on_time = not message.is_late
         match decision:
             case Ignore():
-                return "ignored", await finisher.finish(group, TurnResult(may_have_sent=is_timely))
+                return "ignored", await finisher.finish(group, TurnResult(may_have_sent=is_on_time))
             case Observe():
-                observed_result = TurnResult([observed_turn(message)], may_have_sent=is_timely)
+                observed_result = TurnResult([observed_turn(message)], may_have_sent=is_on_time)
                 return "observed", await finisher.finish(group, observed_result)
             case Command() as command:
                 return await self._run_command(group, command, message, active, recent_turns)

@@ -217,10 +217,10 @@ async def test_newer_memory_retires_a_memory_that_it_contradicts(memories: SqlMe
         replace(new, model="other"),
         replace(new, since=0.5),
     ):
-        kept = present(await memories.add(other, outdated_vector=hives))
+        kept = present(await memories.add(other, outdated_fact_vector=hives))
         await memories.forget(kept.id, MemoryReader(kept.said_by, HERE, is_admin=True))
     assert await recalled(memories, HERE) == [BY_HAND.text]
-    await memories.add(new, outdated_vector=hives)
+    await memories.add(new, outdated_fact_vector=hives)
     assert await recalled(memories, HERE) == [new.text]
     seen = await memories.list_visible(MemoryReader(ALICE.id, HERE))
     assert [(one.state, one.until) for one in seen] == [

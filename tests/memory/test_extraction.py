@@ -16,7 +16,7 @@ from bot.memory.extraction import (
     Transcript,
     build_transcript,
     check_notes,
-    extract_own_words,
+    extract_authored_text,
     is_valid_quote,
     parse_notes,
 )
@@ -76,7 +76,7 @@ On 2026-11-21:
     ],
 )
 def test_only_the_authors_own_words_are_read(text: str, words: str) -> None:
-    assert extract_own_words(text) == words
+    assert extract_authored_text(text) == words
 
 
 def test_note_becomes_a_memory_with_its_source() -> None:

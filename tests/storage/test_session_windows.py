@@ -15,7 +15,7 @@ def claim(conversation: str, epoch: int = 1) -> Claim:
 
 
 def put_window(windows: SessionWindows, conversation: str, *texts: str) -> None:
-    windows.move_to(claim(conversation))
+    windows.move_window_to(claim(conversation))
     windows.put(claim(conversation), create_window(Session(1, turns(*texts)), 100))
 
 
@@ -33,7 +33,7 @@ def test_least_recent_conversations_are_evicted_when_texts_exceed_the_cache() ->
     windows = SessionWindows(max_chars=3000)
     for name in ("a", "b", "c"):
         put_window(windows, name, "x" * 400)
-    windows.move_to(claim("a", 2))  # it is used again
+    windows.move_window_to(claim("a", 2))  # it is used again
     put_window(windows, "d", "x" * 400)
     assert windows.get(claim("a", 2)) is not None
     assert windows.get(claim("b")) is None
@@ -54,7 +54,7 @@ def test_session_read_under_an_outdated_claim_is_not_cached() -> None:
     put_window(windows, "a", "x")
     window = windows.take(claim("a"))
     assert window is not None
-    windows.move_to(claim("a", 2))
+    windows.move_window_to(claim("a", 2))
     windows.put(claim("a"), window)
     assert windows.get(claim("a")) is None
     assert windows.get(claim("a", 2)) is None

@@ -103,7 +103,9 @@ class AnswerLimits:
     def __post_init__(self) -> None:
         self._notice_limiter = NoticeLimiter(self.rate_limits)
 
-    async def admit(self, message: IncomingMessage, flag: StopFlag) -> tuple[bool, Text | None]:
+    async def admit(
+        self, message: IncomingMessage, stop_flag: StopFlag
+    ) -> tuple[bool, Text | None]:
         """Wait for the rate limit; return whether to answer, and a notice of the limit if due."""
         rates = self._list_rates(message)
         if not rates or await self._admits_any_asker(message):
@@ -116,8 +118,8 @@ class AnswerLimits:
         conversation, by = message.address.conversation, message.charged_person_id
         _log.info("over_rate_limit", conversation=conversation, by=by, seconds=wait_seconds)
         notice = await self._find_limit_notice(message, rates, wait_seconds, is_refused=is_refused)
-        if not is_refused and not flag.is_requested:
-            with flag.stoppable_block():
+        if not is_refused and not stop_flag.is_requested:
+            with stop_flag.stoppable_block():
                 await self.clock.sleep(wait_seconds)
         return not is_refused, notice
 

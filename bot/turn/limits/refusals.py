@@ -56,8 +56,8 @@ class OperatorNotices:
         )
         name = f"fallback:{preset.provider}/{preset.model}"
         if self._operators_to_notify(message):
-            is_due = await self.notice_limiter.is_due(name, _SECONDS_BETWEEN_NOTICES)
-            if not is_due or await self._send_to_operators(message, text):
+            is_notice_due = await self.notice_limiter.is_due(name, _SECONDS_BETWEEN_NOTICES)
+            if not is_notice_due or await self._send_to_operators(message, text):
                 return None
         name = f"{name}:{message.address.conversation}"
         return text if await self.notice_limiter.is_due(name, _SECONDS_BETWEEN_NOTICES) else None

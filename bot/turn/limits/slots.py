@@ -291,8 +291,8 @@ class ProviderSlots:
             quota = chat_shares.slot_quota(request.chat)
             chat_count = await self.rate_limits.acquire_slot(request.chat_key, quota, holder, lease)
             if chat_count:
-                signal = f"{provider} {used_count - chat_count} {request.chat}"
-                self.signals.publish(TAKEN_SLOTS_TOPIC, [signal])
+                taken_slots_signal = f"{provider} {used_count - chat_count} {request.chat}"
+                self.signals.publish(TAKEN_SLOTS_TOPIC, [taken_slots_signal])
                 return True
         await self.rate_limits.release_slot(provider, holder)
         self._queues[provider].set_chat_full(request.chat, is_full=True)
