@@ -44,7 +44,7 @@ Declared next to the only code that raises and catches them, as subclasses of th
 RequestFailed, HttpStatusError, NoModelList                         backends/chat_completions
 EngineFailed, EngineRefused                                         backends/llama_cpp/engine.py
 InvalidRequest                                                      llama_cpp/bindings_request.py
-NotModified, NotEditable, ChatMoved, NoSuchMember, PollingConflict  platforms/telegram/api.py
+NotModified, NotEditable, ChatMoved, MemberNotFound, PollingConflict  platforms/telegram/api.py
 ReplyNotFound                                                       platforms/telegram/api.py
 WebhookNotFound, ChannelNotFound, ThreadExists, AlreadyAcknowledged platforms/discord/rest
 UnknownRole, UnsupportedCapability                                  templates/lmdeploy.py

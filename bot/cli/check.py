@@ -52,7 +52,12 @@ from bot.runtime import plugins
 from bot.runtime.clock import SystemClock
 from bot.runtime.shipped_files import presets_folder
 from bot.runtime.tasks import run_async
-from bot.service.backends import add_backends, describe_refusals, find_refused_presets, used_models
+from bot.service.backends import (
+    add_backends,
+    describe_refusals,
+    find_refused_presets,
+    list_used_models,
+)
 from bot.service.resources import add_stored_keys, select_stories
 from bot.settings import Settings, describe_unknown_variables, read_settings, wants_json_output
 from bot.storage.chat_settings import SqlChatSettings
@@ -200,7 +205,7 @@ def _list_models_by_provider(
         builtin_ids = {name for spec in backend_specs() for name in spec.providers_without_settings}
         return {name: ["default"] for name in settings.providers if name not in builtin_ids}
     models_by_provider: dict[str, list[str]] = {}
-    for name, model in (pair for each in presets.values() for pair in used_models(each)):
+    for name, model in (pair for each in presets.values() for pair in list_used_models(each)):
         if name in settings.providers and model not in models_by_provider.setdefault(name, []):
             models_by_provider[name].append(model)
     return models_by_provider
@@ -315,7 +320,7 @@ def _find_limited_preset(presets: Mapping[str, Preset], provider: str, model: st
     candidates = [
         (limit, one.name, one)
         for one in presets.values()
-        if (provider, model) in used_models(one) and (limit := one.output_limit) is not None
+        if (provider, model) in list_used_models(one) and (limit := one.output_limit) is not None
     ]
     return min(candidates)[-1] if candidates else None
 

@@ -101,12 +101,12 @@ def init(
     admins = list(admin or ())
     read_settings(admins=",".join(admins))  # raises if one of them is not an id
     tokens = {"telegram": telegram_token, "discord": discord_token}
-    cli_choice = _read_model_flags(provider, api_key, base_url, model, model_file)
+    choice_from_flags = _read_model_flags(provider, api_key, base_url, model, model_file)
     try:
         if not yes:
             print_line("Set up Troupe: Enter skips a question, and nothing is saved until the end.")
         with log_only_warnings():
-            choice = _choose_model(cli_choice, pull, settings, check=check, yes=yes)
+            choice = _choose_model(choice_from_flags, pull, settings, check=check, yes=yes)
             bots = _choose_bots(tokens, settings, check=check, yes=yes)
             admins += _choose_first_admin(bots, first_admin, settings, may_ask=not (yes or admins))
         tokens_by_kind = {bot.spec.kind: bot.token for bot in bots}
@@ -119,12 +119,17 @@ def init(
 
 
 def _choose_model(
-    cli_choice: ModelChoice | None, pull: str | None, settings: Settings, *, check: bool, yes: bool
+    choice_from_flags: ModelChoice | None,
+    model_source: str | None,
+    settings: Settings,
+    *,
+    check: bool,
+    yes: bool,
 ) -> ModelChoice | None:
-    if pull is not None:
-        return _download_model(cli_choice or ModelChoice(), pull, settings)
-    if cli_choice is not None:
-        return _check_model(cli_choice, settings, may_ask=check)
+    if model_source is not None:
+        return _download_model(choice_from_flags or ModelChoice(), model_source, settings)
+    if choice_from_flags is not None:
+        return _check_model(choice_from_flags, settings, may_ask=check)
     return None if yes else _ask_for_model(settings)
 
 
@@ -174,8 +179,8 @@ def _choose_option(
             return None
         if answer.isascii() and answer.isdecimal() and 1 <= int(answer) <= len(options):
             return list(options.values())[int(answer) - 1]
-        if (named_option := find_option(answer)) is not None:
-            return named_option
+        if (matching_option := find_option(answer)) is not None:
+            return matching_option
         print_line(f"Please type a number from 1 to {len(options)}, or press Enter.")
 
 
@@ -214,7 +219,7 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
             )
             for name, models in asyncio.run(find_local_services()).items()
         },
-        "an online service, with a key: OpenAI, Anthropic, OpenRouter ...": _ask_for_service,
+        "an online service, with a key: OpenAI, Anthropic, OpenRouter ...": _ask_for_online_model,
         "download a better model to this machine": partial(_ask_for_download, settings),
         "a GGUF file on this machine": _ask_for_file,
         "an OpenAI-compatible server, by its address": _ask_for_address,
@@ -236,7 +241,7 @@ def _ask_for_model(settings: Settings) -> ModelChoice | None:
             print_line(f"  That does not work: {error}")
 
 
-def _ask_for_service() -> ModelChoice | None:
+def _ask_for_online_model() -> ModelChoice | None:
     options = {SERVICE_TITLES[one]: one for one in sorted(SERVICE_TITLES.keys() - KEYLESS_SERVICES)}
     service = _choose_option("Which service? (Enter: back)", options, find_service)
     return _ask_for_key_and_model(service) if service else None

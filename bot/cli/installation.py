@@ -390,8 +390,8 @@ def export(
 
     async def export_person(database: Database) -> tuple[Attachment, int, int]:
         clock = SystemClock()
-        at = clock.utc_now()
-        result = await export_messages(PersonalData(database, clock), person, at)
+        export_time = clock.utc_now()
+        result = await export_messages(PersonalData(database, clock), person, export_time)
         if any(result[1:]):
             await log_change(database, "export person", person)
         return result
@@ -451,9 +451,11 @@ def forget(
             # A private chat on Telegram has the person's id; `--user` deletes their characters.
             if not scope.partition(":")[2].isdecimal():
                 changed_scopes = await personal_data.forget_characters(scope)
-        request_name, at = f"operator:{secrets.token_hex(6)}", clock.utc_now()
-        requests = create_forget_requests(conversation_keys, request_name, user, at, changed_scopes)
-        await SqlInbox(database, clock).receive(requests, {})
+        request_name, request_time = f"operator:{secrets.token_hex(6)}", clock.utc_now()
+        forget_requests = create_forget_requests(
+            conversation_keys, request_name, user, request_time, changed_scopes
+        )
+        await SqlInbox(database, clock).receive(forget_requests, {})
         await log_change(database, "forget", subject)
         await signal_all_processes(CHAT_SETTINGS_TOPIC, changed_scopes)
         await signal_all_processes(CONVERSATIONS_TOPIC, conversation_keys)

@@ -32,8 +32,8 @@ from bot.settings import ConsoleSettings
 from bot.texts.text import Text, translatable, translate
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-_URL_ENCODED = "application/x-www-form-urlencoded"
-_MULTIPART = "multipart/form-data"
+_FORM_TYPE = "application/x-www-form-urlencoded"
+_UPLOAD_TYPE = "multipart/form-data"
 _LOOPBACK_HOSTS = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -126,7 +126,7 @@ def _parse_host_name(host: str) -> str:
 
 async def _read_form(http: web.Request, *, takes_files: bool) -> Mapping[str, str]:
     """Return a form's fields with LF line breaks; uploaded files stay in the request."""
-    if http.content_type != _URL_ENCODED and not (takes_files and http.content_type == _MULTIPART):
+    if http.content_type != _FORM_TYPE and not (takes_files and http.content_type == _UPLOAD_TYPE):
         return {}
     try:
         form = await http.post()
@@ -140,7 +140,7 @@ async def _read_form(http: web.Request, *, takes_files: bool) -> Mapping[str, st
 
 
 async def _read_body(http: web.Request, form: Mapping[str, str]) -> object:
-    if http.content_type in {_URL_ENCODED, _MULTIPART}:
+    if http.content_type in {_FORM_TYPE, _UPLOAD_TYPE}:
         return {name: value for name, value in form.items() if name != "csrf"}
     if http.content_type != "application/json":
         raise RequestRefused(415, translatable("Send the body as application/json."))

@@ -102,7 +102,7 @@ class PageRenderer:
 
     def render(self, page: Page, request: ConsoleRequest, nonce: str) -> str:
         """Return a page's HTML; `nonce` lets browsers accept style sheets added by its scripts."""
-        language, faces = request.language, self.names.faces if self.names else {}
+        language, characters = request.language, self.names.faces if self.names else {}
         shared_values = {
             "_": lambda *args, **kwds: translatable(*args, **kwds).translate_to(language),
             "_n": lambda *args, **kwds: translatable_count(*args, **kwds).translate_to(language),
@@ -115,8 +115,8 @@ class PageRenderer:
             "nonce": nonce,
             "channel_name": partial(self.names.channel_title, language) if self.names else str,
             "person_name": self.names.person_name if self.names else str,
-            "face_of": lambda preset: faces.get(preset, (preset, "")),
-            "choose_color": partial(choose_color, names=[name for name, _ in faces.values()]),
+            "face_of": lambda preset: characters.get(preset, (preset, "")),
+            "choose_color": partial(choose_color, names=[name for name, _ in characters.values()]),
         }
         template = self._environment.get_template(page.template)
         return template.render({**shared_values, **page.values})

@@ -30,13 +30,13 @@ _MAX_BODY_BYTES = 20 * 2**20
 _LISTEN_BACKLOG = 128
 _KEEP_ALIVE_SECONDS = 75.0
 """How long a connection may idle before its next request; proxies reuse connections for 60 s."""
-AddRoutes: TypeAlias = Callable[[web.Application], None]
+RouteAdder: TypeAlias = Callable[[web.Application], None]
 
 
 @contextlib.asynccontextmanager
 async def serve_http(
     settings: ConsoleSettings,
-    route_adders: Iterable[AddRoutes],
+    route_adders: Iterable[RouteAdder],
     *,
     allows_any_port: bool = False,
     header_timeout_seconds: float = 10.0,
@@ -87,7 +87,7 @@ def _load_certificate(settings: ConsoleSettings) -> ssl.SSLContext | None:
 async def _listen(
     make_protocol: Callable[[], asyncio.Protocol],
     settings: ConsoleSettings,
-    tls: ssl.SSLContext | None,
+    tls_context: ssl.SSLContext | None,
     *,
     allows_any_port: bool,
 ) -> asyncio.Server:
@@ -96,7 +96,7 @@ async def _listen(
     for port in (settings.port, *ports):
         try:
             return await loop.create_server(
-                make_protocol, settings.host, port, ssl=tls, backlog=_LISTEN_BACKLOG
+                make_protocol, settings.host, port, ssl=tls_context, backlog=_LISTEN_BACKLOG
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE and port != 0 and allows_any_port:
@@ -135,12 +135,12 @@ Probe = Callable[[], Awaitable[str | None]]
 """Returns None if a part of the service works, or else the reason in a few words."""
 
 
-def health_routes(
+def make_health_routes(
     probes: Mapping[str, Probe],
     *,
     list_notices: ListNotices = tuple,
     probe_timeout_seconds: float = 2.0,
-) -> AddRoutes:
+) -> RouteAdder:
     async def report_readiness(_: web.Request) -> web.Response:
         answers = await run_probes(probes, probe_timeout_seconds)
         is_ready = all(answer == "ok" for answer in answers.values())
@@ -196,7 +196,7 @@ def webhook_routes(
     *,
     body_timeout_seconds: float = 10.0,
     store_timeout_seconds: float = _STORE_TIMEOUT_SECONDS,
-) -> AddRoutes:
+) -> RouteAdder:
     """Return webhook routes, which respond with 200 once a call is stored, or else with 503."""
 
     def add_routes(app: web.Application) -> None:

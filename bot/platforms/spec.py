@@ -121,7 +121,9 @@ class PlatformContext:
     find_press_form: Callable[[ButtonPress], Awaitable[EditableText | None]] = _make_stub(None)
     """Returns the form that a button opens, or None if it opens none. The platform passes the
     submitted text to the intake as the value of another button press."""
-    command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _make_stub(EditableText())
+    find_command_form: Callable[[IncomingMessage], Awaitable[EditableText]] = _make_stub(
+        EditableText()
+    )
     """Returns the form to open for a command that was called without a file, or on a message."""
     suggest_presets: Callable[[str], Sequence[str]] = lambda _prefix: ()
     """Returns the names of presets that start with some text."""

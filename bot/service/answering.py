@@ -51,7 +51,7 @@ from bot.turn.signals import CONVERSATIONS_TOPIC
 from bot.turn.worker import ConversationWorker
 
 _EMBEDDING_MODULE = "bot.prompting.embedding"
-_MAX_EXTRA_COMMANDS = 32  # conversations beyond the limit, if a command waits in them
+_MAX_EXTRA_CONVERSATIONS = 32  # conversations beyond the limit, if a command waits in them
 _IDLE_POLL_SECONDS = 0.02
 
 
@@ -270,7 +270,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             max_concurrent=self.settings.limits.conversations_at_once,
             clock=self.clock,
             all_processes_wake_keys=Role.GATEWAY in self.options.roles,
-            extra_urgent_slots=_MAX_EXTRA_COMMANDS,
+            extra_urgent_slots=_MAX_EXTRA_CONVERSATIONS,
         )
 
     async def _claim_conversations(self, keys: Sequence[str]) -> Mapping[str, ClaimedMessage]:

@@ -30,7 +30,7 @@ def add_backends(
     presets = list(presets)
     if refusals := find_refused_presets(presets, settings):
         raise PresetError(join_texts(describe_refusals(refusals)))
-    used_providers = [name for preset in presets for name, _ in used_models(preset)]
+    used_providers = [name for preset in presets for name, _ in list_used_models(preset)]
     for name, one in settings.providers.items():
         if isinstance(one, OpenAISettings) and one.moderation_model:  # moderates all answers
             used_providers.append(name)
@@ -60,7 +60,7 @@ def find_preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
     is_limited = settings.budgets.has_any or preset.budget is not None
     missing_providers: dict[str, str] = {}
     price_problems = []
-    for name, model in dict.fromkeys(used_models(preset)):
+    for name, model in dict.fromkeys(list_used_models(preset)):
         provider = settings.providers.get(name)
         if provider is None:
             missing_providers[name] = translatable(
@@ -84,7 +84,7 @@ def find_preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
 def describe_missing_setup(preset: Preset, settings: Settings) -> Sequence[str]:
     """Return what still has to be set up before a preset can answer, including model files."""
     problems = list(find_preset_refusals(preset, settings))
-    for name, model in used_models(preset):
+    for name, model in list_used_models(preset):
         provider = settings.providers.get(name)
         try:
             if isinstance(provider, ModelFileSettings):
@@ -141,7 +141,7 @@ def find_tool_problems(preset: Preset, settings: Settings) -> Sequence[str]:
     return problems
 
 
-def used_models(preset: Preset) -> list[tuple[str, str]]:
+def list_used_models(preset: Preset) -> list[tuple[str, str]]:
     """Return the pairs (provider, model) of a preset, its fallbacks and its summaries."""
     models = [(one.provider, one.model) for one in preset.self_and_fallbacks]
     summary = preset.summary

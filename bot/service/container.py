@@ -53,7 +53,7 @@ class Container(AnsweringContainer):
             command_names=COMMAND_NAMES,
             message_commands=MESSAGE_COMMANDS,
             find_press_form=self.find_press_form,
-            command_form=self.command_form,
+            find_command_form=self.find_command_form,
             suggest_presets=self.resolver.complete,
             suggest=self.suggest,
             wait_until_idle=self.wait_until_idle,

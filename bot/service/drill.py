@@ -71,9 +71,9 @@ EXPECTED_PLACES = (
     *("summary.text", "memory.text", "file slots", "memory"),
 )
 """Where the person's data must be found before the deletion."""
-_PERSON, _WORDS = Person(f"drill:{ROW_TAG}-person", f"{ROW_TAG}-name"), f"{ROW_TAG}-words"
-_REFUSED_WORDS = f"{_WORDS} that the platform refuses"
-_TRACE_TEXTS = {"id": _PERSON.id, "name": _PERSON.name, "words": _WORDS}
+_PERSON, _TAGGED_WORDS = Person(f"drill:{ROW_TAG}-person", f"{ROW_TAG}-name"), f"{ROW_TAG}-words"
+_REFUSED_WORDS = f"{_TAGGED_WORDS} that the platform refuses"
+_TRACE_TEXTS = {"id": _PERSON.id, "name": _PERSON.name, "words": _TAGGED_WORDS}
 _DM_CHAT, _GROUP_CHAT = Address("drill", f"{ROW_TAG}-chat"), Address("drill", f"{ROW_TAG}-group")
 _OTHER_CHAT = Address("drill", f"{ROW_TAG}-chat", bot_id=ROW_TAG)  # its messages stay unanswered
 _DRILL_SPEC = PlatformSpec(kind=DRILL_PLATFORM, factory="")
@@ -182,7 +182,7 @@ class _Drill:
     redis: Any
     """The Redis client; None if Redis is not configured."""
     surface: _DrillSurface = field(default_factory=_DrillSurface)
-    newest_ids: dict[str, Sequence[int]] = field(default_factory=dict)
+    newest_row_keys: dict[str, Sequence[int]] = field(default_factory=dict)
     """For each table, the key of the newest row from before the drill."""
     keys: Iterator[str] = field(default_factory=lambda: (f"{ROW_TAG}:{one}" for one in count(1)))
     """The keys of the next events."""
@@ -193,25 +193,27 @@ class _Drill:
             if "id" in table.c and isinstance(table.c.id.type, BigInteger):
                 query = select(func.max(table.c.id))
                 max_id = await container.database.read(lambda c, one=query: c.execute(one).scalar())  # type: ignore[misc]
-                self.newest_ids[table.name] = [max_id or 0]
+                self.newest_row_keys[table.name] = [max_id or 0]
         jobs = [container.conversation_pool.run, container.worker.leases.run]
         jobs += [container.lane_pool.run, container.decisions.run]
         tasks = [asyncio.create_task(job()) for job in jobs]
         try:
             await self._store_all_data()
-            before, _ = await self._count_traces()
+            counts_before, _ = await self._count_traces()
             places = EXPECTED_PLACES if self.redis is None else (*EXPECTED_PLACES, "redis window")
-            missing = [each for each in places if not any(one.startswith(each) for one in before)]
-            if missing:
+            empty_places = [
+                each for each in places if not any(one.startswith(each) for one in counts_before)
+            ]
+            if empty_places:
                 raise StoreError(
-                    f"the drill is inconclusive: no data was stored in {', '.join(missing)}"
+                    f"the drill is inconclusive: no data was stored in {', '.join(empty_places)}"
                 )
             await self._request_deletion()
             deadline = clock.monotonic() + _FORGET_TIMEOUT_SECONDS
             while True:
-                after, retained_id_counts = await self._count_traces()
-                if not after or clock.monotonic() >= deadline:
-                    return DrillResult(before, after, retained_id_counts)
+                counts_after, retained_id_counts = await self._count_traces()
+                if not counts_after or clock.monotonic() >= deadline:
+                    return DrillResult(counts_before, counts_after, retained_id_counts)
                 await clock.sleep(_POLL_SECONDS)
         finally:
             await cancel_and_wait(tasks)
@@ -219,16 +221,16 @@ class _Drill:
     async def _store_all_data(self) -> None:
         """Store every kind of data about the person."""
         name, scopes = f"{_PERSON.name} Ida", (_DM_CHAT.lane,)
-        card = f"{name} | Ida paints {_WORDS}. | Ida greets {_WORDS}."
-        lines = (f"/me I am {_WORDS}", "/settings me server", f"/character add {card}")
-        for line in (*lines, f"/character use {name}", f"Hello {_WORDS}"):
+        card = f"{name} | Ida paints {_TAGGED_WORDS}. | Ida greets {_TAGGED_WORDS}."
+        lines = (f"/me I am {_TAGGED_WORDS}", "/settings me server", f"/character add {card}")
+        for line in (*lines, f"/character use {name}", f"Hello {_TAGGED_WORDS}"):
             await self._receive_event(self._create_message(line))
         answer_id, _ = self.surface.newest_message
         arguments = (_DM_CHAT, next(self.keys), answer_id, _PERSON, Reaction.GOOD, _now(), scopes)
         await self._receive_event(ReactionChange(*arguments, is_private=True))
         for line, wake_reason in (
             (_REFUSED_WORDS, WakeReason.MENTION),
-            (f"To others: {_WORDS}", None),
+            (f"To others: {_TAGGED_WORDS}", None),
             ("/settings overhear on", WakeReason.COMMAND),
         ):
             await self._receive_event(self._create_message(line, _GROUP_CHAT, wake_reason))
@@ -238,18 +240,20 @@ class _Drill:
         key, summaries = _DM_CHAT.conversation, self.container.summarizer.summaries
         history = await summaries.load_turns(key)
         turns_end = (history.session_number, history.turns[-1].id, fingerprint_turns(history.turns))
-        await summaries.save(key, Summary(*turns_end, f"They said {_WORDS}"))
+        await summaries.save(key, Summary(*turns_end, f"They said {_TAGGED_WORDS}"))
         slots_folder, clock = self.container.settings.data_dir / "slots", self.container.clock
         memories = self.container.memories
         subject = MemorySubject(SubjectKind.PERSON, _PERSON.id, _PERSON.name)
         place = MemoryPlace.from_event(_DM_CHAT, scopes, is_private=True)
-        memory = Memory(subject, f"They like {_WORDS}", _PERSON.id, place, conversation=key)
+        memory = Memory(subject, f"They like {_TAGGED_WORDS}", _PERSON.id, place, conversation=key)
         await memories.add(memory, history.turns[-1:])
-        await memories.add(replace(memory, text=f"I am {_WORDS}", is_derived=False))
+        await memories.add(replace(memory, text=f"I am {_TAGGED_WORDS}", is_derived=False))
         slot_store = SlotStore(slots_folder, "model", clock, max_bytes=1, max_age_seconds=1)
         slot_store.load_saved_slots()
-        (slots_folder / slot_store.state_file_name(SlotOwner(key, ROW_TAG))).write_text(_WORDS)
-        await self.container.inbox.receive([self._create_message(_WORDS, _OTHER_CHAT)], {})
+        (slots_folder / slot_store.state_file_name(SlotOwner(key, ROW_TAG))).write_text(
+            _TAGGED_WORDS
+        )
+        await self.container.inbox.receive([self._create_message(_TAGGED_WORDS, _OTHER_CHAT)], {})
         values = {"of": _OTHER_CHAT.conversation, "newer_than": 0, "most": 1}
         [[number, *_]] = await self.container.database.fetch(SQL["following_messages"], **values)
         await self.container.database.execute(SQL["set_message_aside"], message=number)
@@ -283,7 +287,7 @@ class _Drill:
     async def _read_stored_texts(self) -> AsyncIterator[tuple[str, str]]:
         """Yield all texts that the drill may have stored, with their locations."""
         for table in metadata.sorted_tables:
-            last_key: Sequence[Any] | None = self.newest_ids.get(table.name)
+            last_key: Sequence[Any] | None = self.newest_row_keys.get(table.name)
             while rows := await read_page(self.container.database, table, last_key):
                 for column, value in (item for row in rows for item in row.items()):
                     yield f"{table.name}.{column}", self._decode_text(value)

@@ -42,7 +42,7 @@ class ExclusiveRole:
     """Whether this process is doing the work."""
 
     def __post_init__(self) -> None:
-        self._held_gauge = HELD_ROLES.labels(self.metric_name or self.name)
+        self._held_roles_gauge = HELD_ROLES.labels(self.metric_name or self.name)
         self._held_until = 0.0  # of the monotonic clock
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -55,7 +55,7 @@ class ExclusiveRole:
                         return
                 finally:
                     self.is_held = False
-                    self._held_gauge.dec()
+                    self._held_roles_gauge.dec()
         finally:
             self.is_standby = self.is_held = False
             with contextlib.suppress(StoreError):  # the lease will expire
@@ -70,7 +70,7 @@ class ExclusiveRole:
         if self.is_standby:
             _log.info("role_taken_over", role=self.name)
         self.is_standby, self.is_held = False, True
-        self._held_gauge.inc()
+        self._held_roles_gauge.inc()
 
     async def _work_while_held(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Do the work; return False if the lease was lost before the work ended."""
@@ -157,7 +157,7 @@ class ShardReceiver:
         shard_tasks: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
-                self._shard_share = await self._compute_share(member_lease, len(shards))
+                self._shard_share = await self._compute_shard_share(member_lease, len(shards))
                 await self._give_up_excess_shards(shard_tasks)
                 for shard in shards:
                     if shard not in shard_tasks:
@@ -178,7 +178,7 @@ class ShardReceiver:
             with contextlib.suppress(StoreError):  # the lease will expire
                 await self.leases.release(member_lease)
 
-    async def _compute_share(self, member_lease: str, shard_count: int) -> int:
+    async def _compute_shard_share(self, member_lease: str, shard_count: int) -> int:
         """Return how many shards this process should receive; on errors, the previous number."""
         try:
             await self.leases.take(member_lease, _MEMBER_LEASE_SECONDS)

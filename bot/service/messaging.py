@@ -19,7 +19,7 @@ from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck
 from bot.commands.characters import CharacterHandlers
 from bot.commands.menus import FORM_TEXTS
-from bot.console.server import AddRoutes, webhook_routes
+from bot.console.server import RouteAdder, webhook_routes
 from bot.delivery.pacing import RateLimitedSurface
 from bot.delivery.sender import (
     SENT_ROWS_TOPIC,
@@ -176,7 +176,7 @@ class MessagingContainer(StorageContainer, ABC):
             *(limits.characters_per_person, limits.characters_per_server, limits.card_bytes),
         )
 
-    async def command_form(self, message: IncomingMessage) -> EditableText:
+    async def find_command_form(self, message: IncomingMessage) -> EditableText:
         """Return the form that a command opens: to edit a message, or a character."""
         language = supported_language(message.locale)
         command = parse_command(message.text)
@@ -294,7 +294,7 @@ class MessagingContainer(StorageContainer, ABC):
         )
 
     @property
-    def webhook_routes(self) -> AddRoutes:
+    def webhook_routes(self) -> RouteAdder:
         """The webhook routes, which standby processes serve, too."""
         platforms = [self.platforms[source] for source in self.receivers]
         receivers = [one for one in platforms if isinstance(one, WebhookReceiver)]

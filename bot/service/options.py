@@ -30,7 +30,7 @@ class Role(StrEnum):
 
 ALL_ROLES = frozenset(Role)
 _ALL_ROLES_NAME = "all"
-_NOT_SET_UP = "is not set up (see docs/settings.md); the platforms that are set up are"
+_SETUP_HINT = "is not set up (see docs/settings.md); the platforms that are set up are"
 
 
 @value_class
@@ -77,7 +77,7 @@ def select_platforms(name_list: str, candidates: Sequence[PlatformSpec]) -> Sequ
     names_to_select = _split_names(name_list)
     for name in names_to_select:
         if name not in specs:
-            raise SettingsError(f"--platforms: {_describe_unknown(name, list(specs), _NOT_SET_UP)}")
+            raise SettingsError(f"--platforms: {_describe_unknown(name, list(specs), _SETUP_HINT)}")
     if not names_to_select:
         raise SettingsError("--platforms: name at least one platform, such as telegram")
     return [specs[name] for name in dict.fromkeys(names_to_select)]

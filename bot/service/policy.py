@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from bot.backends.spec import ModelFileSettings
 from bot.prompting.presets.preset import Preset
-from bot.service.backends import used_models
+from bot.service.backends import list_used_models
 from bot.settings import Settings
 from bot.storage.column_types import list_encryptable_columns
 from bot.storage.data_kinds import DATA_KINDS, DataKind, PolicySection
@@ -60,7 +60,7 @@ def list_recipients(
 
     `find_helpers` returns a provider's helpers, which transcribe voice messages or check answers.
     """
-    names = dict.fromkeys(name for preset in presets for name, _ in used_models(preset))
+    names = dict.fromkeys(name for preset in presets for name, _ in list_used_models(preset))
     names |= dict.fromkeys(helper for name in names for helper in find_helpers(name))
     is_local = {name: isinstance(settings.providers.get(name), ModelFileSettings) for name in names}
     is_local |= {name: False for preset in presets for name in preset.mcp_servers}

@@ -69,13 +69,13 @@ async def _close_backends(backends: Mapping[str, Backend]) -> None:
 
 
 async def prepare_models(
-    settings: Settings, default_preset: Preset, progress: Callable[[str], None]
+    settings: Settings, default_preset: Preset, report: Callable[[str], None]
 ) -> None:
     """Check or download the local models of the default preset; raises `SettingsError`."""
     for one in default_preset.self_and_fallbacks:
         provider = settings.providers.get(one.provider)
         if provider is not None:
-            await prepare_model(one.provider, one.model, provider, settings.data_dir, progress)
+            await prepare_model(one.provider, one.model, provider, settings.data_dir, report)
 
 
 async def _preload(backend: Backend, default_preset: Preset) -> None:
@@ -152,15 +152,15 @@ class Resources:
 async def open_resources(
     settings: Settings,
     specs: Sequence[PlatformSpec],
-    progress: Callable[[str], None],
+    report: Callable[[str], None],
     options: RunOptions,
 ) -> AsyncIterator[Resources]:
     """Open all configured resources; raises `SettingsError` and `StoreError`."""
     file_stamps = read_file_stamps(presets_folder(settings.presets_dir))
     folder_presets = read_character_folder(presets_folder(settings.presets_dir))
-    presets, disabled_presets = _select_usable_presets(settings, folder_presets, options, progress)
+    presets, disabled_presets = _select_usable_presets(settings, folder_presets, options, report)
     for problem in plugins.problems.values():
-        progress(problem)
+        report(problem)
     async with contextlib.AsyncExitStack() as stack:
         dir_use = data_dir_use(specs)
         is_shared = shares_data_dir(settings, dir_use, options)
@@ -186,7 +186,7 @@ async def open_resources(
             folder_presets.stories,
             database,
             resolver.default_preset,
-            progress,
+            report,
             options,
         )
         models = await stack.enter_async_context(models_context)
@@ -205,7 +205,7 @@ async def open_resources(
 
 
 def _select_usable_presets(
-    settings: Settings, files: PresetsInFolder, options: RunOptions, progress: Callable[[str], None]
+    settings: Settings, files: PresetsInFolder, options: RunOptions, report: Callable[[str], None]
 ) -> tuple[Mapping[str, Preset], Mapping[str, str]]:
     """Return the usable presets, and the reasons why other presets are disabled, by name."""
     presets = replace_model(files.presets, options.model, settings)
@@ -215,7 +215,7 @@ def _select_usable_presets(
     default_name = options.preset or settings.default_preset
     for name, reason in disabled_reasons.items():
         if preset_id(name) != preset_id(default_name):  # if it is disabled, fail later
-            progress(f"the preset {name} is disabled: {reason}")
+            report(f"the preset {name} is disabled: {reason}")
     return {name: one for name, one in presets.items() if name not in refusals}, disabled_reasons
 
 
@@ -226,7 +226,7 @@ async def _open_models(
     stories: Mapping[str, Sequence[str]],
     database: Database,
     default: Preset,
-    progress: Callable[[str], None],
+    report: Callable[[str], None],
     options: RunOptions,
 ) -> AsyncIterator[Models | None]:
     """Open the components that generate answers; yield None unless this is a worker or console."""
@@ -235,7 +235,7 @@ async def _open_models(
         yield None
         return
     if is_worker and options.answers_messages:
-        await prepare_models(settings, default, progress)
+        await prepare_models(settings, default, report)
     async with contextlib.AsyncExitStack() as stack:
         renderer = await stack.enter_async_context(Renderer())
         session_key = (await read_installation_id(database)).encode()
@@ -243,8 +243,10 @@ async def _open_models(
         add_backends(backends, settings, presets.values(), renderer, session_key)
         stack.push_async_callback(_close_backends, backends)
         texts = select_stories(presets, stories) if is_worker else {}
-        remembers = is_worker and any(one.memory for one in presets.values())
-        embedder = _make_embedder(settings, has_stories=bool(texts)) if texts or remembers else None
+        uses_memory = is_worker and any(one.memory for one in presets.values())
+        embedder = (
+            _make_embedder(settings, has_stories=bool(texts)) if texts or uses_memory else None
+        )
         retrieve_stories = None
         if embedder is not None:
             stack.push_async_callback(embedder.close)
@@ -257,7 +259,7 @@ async def _open_models(
         if is_worker and options.answers_messages:
             preload_task = asyncio.create_task(_preload(backends[default.provider], default))
             stack.push_async_callback(cancel_and_wait, [preload_task])
-        memory_ranker = embedder if remembers else None
+        memory_ranker = embedder if uses_memory else None
         yield Models(renderer, backends, retrieve_stories, memory_ranker, tool_servers, session_key)
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from bot.console.operator_requests import PromptReplay
 from bot.console.server import (
-    AddRoutes,
     Probe,
-    health_routes,
+    RouteAdder,
+    make_health_routes,
     publish_address,
     run_probes,
     serve_http,
@@ -71,8 +71,8 @@ class Service:
         if not container.options.has_port:
             yield
             return
-        routes, any_port = self.http_routes(), container.may_take_any_port
-        async with serve_http(settings.console, routes, allows_any_port=any_port) as address:
+        routes, allows_any_port = self.http_routes(), container.may_take_any_port
+        async with serve_http(settings.console, routes, allows_any_port=allows_any_port) as address:
             notice = f"health at {address}/readyz"
             port = settings.console.port
             if port == 0 or address.endswith(f":{port}"):
@@ -90,11 +90,11 @@ class Service:
                 finally:
                     await self.console.setup_steps.close()
 
-    def http_routes(self) -> Sequence[AddRoutes]:
+    def http_routes(self) -> Sequence[RouteAdder]:
         """Return all HTTP routes of this process."""
         container, probes = self.container, self._probes()
         notices = container.provider_notices.find
-        routes = [health_routes(probes, list_notices=notices), container.webhook_routes]
+        routes = [make_health_routes(probes, list_notices=notices), container.webhook_routes]
         if container.has_console:
             routes.append(self.console.make_console(probes).add_routes)
         return routes

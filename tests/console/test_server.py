@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from cryptography import x509
 
-from bot.console.server import Probe, health_routes, serve_http
+from bot.console.server import Probe, make_health_routes, serve_http
 from bot.errors import SettingsError, StoreError
 from bot.runtime.tasks import cancel_and_wait
 from bot.settings import ConsoleSettings
@@ -59,7 +59,7 @@ async def test_readyz_reports_the_result_of_each_probe(
     probe: Probe, status: int, shown: str
 ) -> None:
     notices = ["provider 'x' does not answer this worker"]
-    routes = health_routes(
+    routes = make_health_routes(
         {"part": probe}, list_notices=lambda: notices, probe_timeout_seconds=0.05
     )
     async with serve_http(ANY_PORT, [routes]) as address:
@@ -84,7 +84,7 @@ async def test_probe_that_cannot_be_cancelled_is_not_waited_for() -> None:
             await may_end.wait()
         return None
 
-    routes = health_routes({"database": probe}, probe_timeout_seconds=0.05)
+    routes = make_health_routes({"database": probe}, probe_timeout_seconds=0.05)
     async with serve_http(ANY_PORT, [routes]) as address:
         status, text = await get(f"{address}/readyz")
         may_end.set()
@@ -94,7 +94,7 @@ async def test_probe_that_cannot_be_cancelled_is_not_waited_for() -> None:
 
 
 async def test_metrics_are_in_prometheus_format() -> None:
-    async with serve_http(ANY_PORT, [health_routes({})]) as address:
+    async with serve_http(ANY_PORT, [make_health_routes({})]) as address:
         status, text = await get(f"{address}/metrics")
 
     assert status == 200
@@ -106,7 +106,7 @@ async def test_port_in_use_error_names_the_setting() -> None:
         port = taken.getsockname()[1]
 
         with pytest.raises(SettingsError, match=f"{port}.*TROUPE_CONSOLE__PORT"):
-            async with serve_http(ConsoleSettings(port=port), [health_routes({})]):
+            async with serve_http(ConsoleSettings(port=port), [make_health_routes({})]):
                 pytest.fail("it listens")
 
 
@@ -114,17 +114,17 @@ async def test_next_free_port_is_used_if_the_default_port_is_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         usual = taken.getsockname()[1]
         console = ConsoleSettings.model_construct(set(), host="127.0.0.1", port=usual)
-        async with serve_http(console, [health_routes({})]) as address:
+        async with serve_http(console, [make_health_routes({})]) as address:
             assert int(address.rpartition(":")[2]) != usual
             assert (await get(f"{address}/healthz"))[0] == 200
 
 
 async def test_port_is_free_after_shutdown() -> None:
-    async with serve_http(ANY_PORT, [health_routes({})]) as address:
+    async with serve_http(ANY_PORT, [make_health_routes({})]) as address:
         port = int(address.rpartition(":")[2])
         await get(f"{address}/healthz")
 
-    async with serve_http(ConsoleSettings(port=port), [health_routes({})]) as again:
+    async with serve_http(ConsoleSettings(port=port), [make_health_routes({})]) as again:
         assert again == address
 
 

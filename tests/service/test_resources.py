@@ -30,13 +30,11 @@ def make_settings(folder: Path) -> Settings:
 async def test_missing_model_file_of_a_fallback_is_an_error_at_startup(tmp_path: Path) -> None:
     preset = Preset.model_validate({**ONLINE, "fallbacks": FALLBACK})
     with pytest.raises(SettingsError, match=r"nowhere\.gguf"):
-        await prepare_models(make_settings(tmp_path), preset, progress=pytest.fail)
+        await prepare_models(make_settings(tmp_path), preset, report=pytest.fail)
 
 
 async def test_online_preset_needs_no_model_file(tmp_path: Path) -> None:
-    await prepare_models(
-        make_settings(tmp_path), Preset.model_validate(ONLINE), progress=pytest.fail
-    )
+    await prepare_models(make_settings(tmp_path), Preset.model_validate(ONLINE), report=pytest.fail)
     assert os.listdir(tmp_path) == []
 
 
@@ -63,5 +61,5 @@ async def test_missing_engine_is_an_error_before_its_model_is_downloaded(
     preset = Preset.model_validate({"name": "nora", "provider": "local", "model": "default"})
 
     with pytest.raises(SettingsError, match=r"pip install 'troupe-bot\[local\]'"):
-        await prepare_models(settings, preset, progress=pytest.fail)
+        await prepare_models(settings, preset, report=pytest.fail)
     assert os.listdir(tmp_path) == []

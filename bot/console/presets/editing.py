@@ -175,9 +175,9 @@ class PresetEditor:
         content = edited.content if new_value == value else write_preset_json(new_value)
         return await self.save_draft(name, content, revision)
 
-    async def parse_json(self, edited: EditedPreset) -> dict[str, object]:
+    async def parse_json(self, preset: EditedPreset) -> dict[str, object]:
         """Parse the text of an edited preset as JSON; raises `UserError` if that fails."""
-        value = (await self.check(edited.content)).value
+        value = (await self.check(preset.content)).value
         if value is None:
             raise UserError(translatable("The draft is not valid JSON. Fix it first."))
         return value

@@ -36,19 +36,19 @@ def value_at(value: object, path: Sequence[str]) -> object:
     return value
 
 
-def set_value_at(value: dict[str, Any], path: Sequence[str], new_value: object) -> None:
+def set_value_at(document: dict[str, Any], path: Sequence[str], new_value: object) -> None:
     """Put a value at a path of keys in JSON; None removes the key."""
     *outer_keys, key = path
     for outer_key in outer_keys:
-        if not isinstance(value.get(outer_key), dict):
+        if not isinstance(document.get(outer_key), dict):
             if new_value is None:
                 return
-            value[outer_key] = {}
-        value = value[outer_key]
+            document[outer_key] = {}
+        document = document[outer_key]
     if new_value is None:
-        value.pop(key, None)
+        document.pop(key, None)
     else:
-        value[key] = new_value
+        document[key] = new_value
 
 
 @value_class

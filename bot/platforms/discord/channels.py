@@ -42,7 +42,7 @@ _GET_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", bucket_id_cou
 _LIST_EMOJIS = RestEndpoint("GET", "/applications/{}/emojis")
 _ADD_EMOJI = RestEndpoint("POST", "/applications/{}/emojis")
 _DELETE_EMOJI = RestEndpoint("DELETE", "/applications/{}/emojis/{}")
-_PICTURE_URL = "https://cdn.discordapp.com/emojis/{}.png"
+_EMOJI_URL = "https://cdn.discordapp.com/emojis/{}.png"
 _PICTURE_NAME_PREFIX = "troupe_"
 _PICTURE_HASH_CHARS = 24  # a name has up to 32
 _log = structlog.get_logger(__name__)
@@ -166,14 +166,14 @@ class CharacterPictures:
             body = {"name": name, "image": image_data_url}
             response = await self._rest.call(_ADD_EMOJI, self._application_id, body=body)
             emoji_id = decode_response(response, ObjectWithId).id
-        return _PICTURE_URL.format(emoji_id)
+        return _EMOJI_URL.format(emoji_id)
 
     async def delete_unused(self, used_urls: Collection[str]) -> None:
         """Delete pictures whose URLs neither this call nor the previous one has in `used_urls`."""
         if used_urls == self._previous_used_urls and not self._unused_picture_ids:
             return
         picture_ids = [one.id for one in await self._list_pictures()]
-        unused_ids = {one for one in picture_ids if _PICTURE_URL.format(one) not in used_urls}
+        unused_ids = {one for one in picture_ids if _EMOJI_URL.format(one) not in used_urls}
         for one in unused_ids & self._unused_picture_ids:
             await self._rest.call(_DELETE_EMOJI, self._application_id, one)
         self._unused_picture_ids, self._previous_used_urls = unused_ids, used_urls
@@ -248,5 +248,5 @@ def join_thread_and_message_id(thread_id: str, message_id: str) -> str:
 
 def locate_message(address: Address, message_id: str) -> tuple[str, str]:
     """Return the channel or thread that contains a stored message, and the message's id there."""
-    thread_id, separator, bare_message_id = message_id.rpartition(_THREAD_ID_SEPARATOR)
-    return (thread_id if separator else address.chat), bare_message_id
+    thread_id, separator, discord_message_id = message_id.rpartition(_THREAD_ID_SEPARATOR)
+    return (thread_id if separator else address.chat), discord_message_id

@@ -86,7 +86,7 @@ def should_open_form(interaction: discord.Interaction, context: PlatformContext)
     return not has_file and any(option.max_form_chars for one in specs for option in one.options)
 
 
-def form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
+def make_form_payload(form_id: str, form: EditableText) -> dict[str, Any]:
     """Return the payload of a form. Discord sends `form_id` back when the form is submitted."""
     title = form.title[:_MAX_LABEL_CHARS]
     fields = form.fields or (replace(form, title="text"),)
@@ -125,7 +125,7 @@ def to_command_text(
         return f"{form_id}{FIELD_SEPARATOR if has_argument else ' '}{form_text}"
     if (spec := find_message_command(interaction, specs)) is not None:
         return f"/{spec.command}"
-    name, action, options = _split_command(interaction)
+    name, action, options = _parse_command(interaction)
     values = [str(option["value"]) for option in options if option.get("type") != _ATTACHMENT_TYPE]
     return " ".join(word for word in (f"/{name}", action, *values) if word)
 
@@ -148,14 +148,14 @@ def has_public_response(interaction: discord.Interaction, specs: Sequence[Comman
 def _find_called_specs(
     interaction: discord.Interaction, specs: Sequence[CommandSpec]
 ) -> Sequence[CommandSpec]:
-    name, action, _ = _split_command(interaction)
+    name, action, _ = _parse_command(interaction)
     commands = [one for one in specs if one.name == name]
     return [one for spec in commands for one in spec.actions if one.name == action] or commands
 
 
 def focused_option_text(interaction: discord.Interaction) -> str | None:
     """Return the text typed so far in the focused option, or None if no option is focused."""
-    _, _, options = _split_command(interaction)
+    _, _, options = _parse_command(interaction)
     return next((str(option["value"]) for option in options if option.get("focused")), None)
 
 
@@ -205,7 +205,7 @@ def _translations_by_locale(text: str) -> dict[str, str]:
     }
 
 
-def _split_command(
+def _parse_command(
     interaction: discord.Interaction,
 ) -> tuple[str, str | None, list[dict[str, Any]]]:
     data = interaction_data(interaction)

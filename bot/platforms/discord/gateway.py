@@ -96,7 +96,7 @@ class Gateway(ShardClient):
         intents = discord.Intents(guilds=True, messages=True, message_content=True, reactions=True)
         super().__init__(settings, rest, intents, shard, identify_limits, context.clock)
         self._context = context
-        self._bot = bot
+        self._bot_user = bot
         self.event_queue = asyncio.Queue[GatewayEvent]()
         """Events in the order in which they were received."""
         self.newest_bot_messages: dict[int, tuple[int, int]] = {}
@@ -156,7 +156,9 @@ class Gateway(ShardClient):
     def convert_message(self, message: discord.Message) -> IncomingMessage | None:
         """Convert a new or missed message, or return None if the bot should not read it."""
         bot_id = self._context.bot_id
-        return parse_or_skip("MESSAGE", incoming.to_incoming_message, message, self._bot, bot_id)
+        return parse_or_skip(
+            "MESSAGE", incoming.to_incoming_message, message, self._bot_user, bot_id
+        )
 
     def on_raw_message_edit(self, edit: discord.RawMessageUpdateEvent) -> None:
         message = edit.message
@@ -169,7 +171,7 @@ class Gateway(ShardClient):
             self._queue_edit(message, thread)
 
     def _queue_edit(self, message: discord.Message, thread: discord.Thread | None = None) -> None:
-        arguments = message, self._bot, self._context.bot_id, thread
+        arguments = message, self._bot_user, self._context.bot_id, thread
         self._queue_event(parse_or_skip("EDIT", incoming.to_message_edit, *arguments))
 
     def on_raw_message_delete(self, deletion: discord.RawMessageDeleteEvent) -> None:
@@ -190,7 +192,7 @@ class Gateway(ShardClient):
             self._queue_event(incoming.to_message_deletion(*arguments))
 
     def on_raw_reaction_add(self, event: discord.RawReactionActionEvent) -> None:
-        if event.user_id == self._bot.id:
+        if event.user_id == self._bot_user.id:
             return
         guild = self.get_guild(event.guild_id) if event.guild_id else None
         channel = guild.get_channel_or_thread(event.channel_id) if guild else None
@@ -281,7 +283,7 @@ class Gateway(ShardClient):
             command = incoming.to_command_message(interaction, context, is_deferred=False)
             target_id = commands.interaction_data(interaction).get("target_id")
             form_id = f"{command.text.removeprefix('/')}:{target_id}" if target_id else command.text
-            await self._open_form(interaction, form_id, await context.command_form(command))
+            await self._open_form(interaction, form_id, await context.find_command_form(command))
 
     async def _open_form(
         self, interaction: discord.Interaction, form_id: str, form: EditableText
@@ -290,7 +292,7 @@ class Gateway(ShardClient):
         if refusal:
             await self._respond_privately(interaction, refusal)
         else:
-            payload = commands.form_payload(form_id, form)
+            payload = commands.make_form_payload(form_id, form)
             await self._send_response(interaction, ResponseType.modal, payload)
 
     async def _handle_press(self, interaction: discord.Interaction, press: ButtonPress) -> None:

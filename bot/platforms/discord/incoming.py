@@ -320,9 +320,11 @@ def _to_quote(replied_message: discord.Message | None, bot: Snowflake) -> Quote 
 def _list_mentions(message: discord.Message, bot: Snowflake) -> tuple[str, ...]:
     if "<" not in message.content:
         return ()
-    bot_ids = _bot_and_role_ids(message, bot)
+    bot_and_role_ids = _bot_and_role_ids(message, bot)
     mention_matches = (
-        one for one in _MENTION_REFERENCE.finditer(message.content) if int(one["id"]) not in bot_ids
+        one
+        for one in _MENTION_REFERENCE.finditer(message.content)
+        if int(one["id"]) not in bot_and_role_ids
     )
     return tuple(
         f"discord:{'&' if one['kind'] == '@&' else ''}{one['id']}"
@@ -341,7 +343,7 @@ _COMPONENT_CHILD_FIELDS = ("children", "items", "options")
 def _list_attachments(message: discord.Message) -> tuple[MediaItem, ...]:
     items = _list_message_files(message)
     for snapshot in message.message_snapshots:
-        text = _join_texts(_content_texts(snapshot, snapshot.content))
+        text = _join_texts(_collect_texts(snapshot, snapshot.content))
         items += _list_message_files(snapshot) or ([] if text else [MediaItem(MediaKind.FORWARD)])
     return tuple(items)
 
@@ -357,7 +359,7 @@ def _list_message_files(message: discord.Message | discord.MessageSnapshot) -> l
 
 def _forwarded_text(message: discord.Message) -> str:
     """Return the text of forwarded messages as quotes; Discord does not reveal their authors."""
-    texts = [_join_texts(_content_texts(one, one.content)) for one in message.message_snapshots]
+    texts = [_join_texts(_collect_texts(one, one.content)) for one in message.message_snapshots]
     lines = [_resolve_references(one, message).splitlines() for one in texts if one]
     return "\n".join("\n> ".join(["[forwarded message]", *one]) for one in lines)
 
@@ -365,11 +367,11 @@ def _forwarded_text(message: discord.Message) -> str:
 def _full_text(message: discord.Message, content: str) -> str:
     is_by_bot = message.author.bot or message.webhook_id is not None
     # Embeds in messages of people are only previews of links.
-    texts = _content_texts(message, content) if is_by_bot else [content]
+    texts = _collect_texts(message, content) if is_by_bot else [content]
     return _join_texts([*texts, _poll_text(message.poll) if message.poll else ""])
 
 
-def _content_texts(
+def _collect_texts(
     message: discord.Message | discord.MessageSnapshot, content: str
 ) -> Iterator[str]:
     """Yield the texts of a message's content and embeds, and of components if it has no content."""

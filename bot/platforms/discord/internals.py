@@ -108,12 +108,12 @@ class DiscordClient(discord.Client):
     def on_socket_raw_receive(self, text: str) -> None:
         self.last_received_json = text
 
-    def parse(self, event: RawEvent, handle: EventHandler) -> None:
-        """Parse an event as if just received, and pass it to `handle`; skip malformed events."""
+    def parse(self, event: RawEvent, handler: EventHandler) -> None:
+        """Parse an event as if just received, and pass it to `handler`; skip malformed events."""
         event_parser = self._connection.parsers[event.t]
         if event.t in _MESSAGE_EVENTS:
             event_parser = partial(parse_readable_fields, event_parser)
-        self._event_handler = handle
+        self._event_handler = handler
         try:
             parse_or_skip(event.t, event_parser, event.d)
         finally:

@@ -100,14 +100,19 @@ def _convert_inline(text: str) -> str:
 
 
 def _convert_formulas(text: str) -> str:
-    pieces, copy_start, position = [], 0, 0
+    pieces, uncopied_start, position = [], 0, 0
     while opener := _FORMULA_START.search(text, position):
         formula = find_formula(text, opener.start(), len(text))
         position = opener.end()
         if formula is not None:
             tex, position = formula
-            symbols = tex_to_unicode(tex)
-            needs_code = _MARKUP_CHARACTERS.search(symbols) and "`" not in symbols
-            pieces += [text[copy_start : opener.start()], f"`{symbols}`" if needs_code else symbols]
-            copy_start = position
-    return "".join([*pieces, text[copy_start:]])
+            unicode_formula = tex_to_unicode(tex)
+            needs_code_style = (
+                _MARKUP_CHARACTERS.search(unicode_formula) and "`" not in unicode_formula
+            )
+            pieces += [
+                text[uncopied_start : opener.start()],
+                f"`{unicode_formula}`" if needs_code_style else unicode_formula,
+            ]
+            uncopied_start = position
+    return "".join([*pieces, text[uncopied_start:]])

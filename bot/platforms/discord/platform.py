@@ -66,11 +66,11 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         self._token = BotToken(settings, context.clock)
         self._rest = RestClient(self._token)
         self._pictures = CharacterPictures(self._rest)
-        self.surface = DiscordSurface(self._rest, has_webhooks=settings.faces)
+        self.surface = DiscordSurface(self._rest, uses_webhooks=settings.faces)
         name = source_name("discord", context.bot_id)
         self._identify_limits = IdentifyLimits(self._rest, context.take_lease, name, context.clock)
         self._running_shards: dict[str, tuple[Gateway, MessageReceiver]] = {}  # by shard name
-        self._rejection: str | None = None  # why Discord rejects the token; None once accepted
+        self._token_problem: str | None = None  # why Discord rejects the token; None once accepted
         self._role_cache = BoundedDict[tuple[str | None, str], tuple[float, tuple[str, ...]]](
             _MAX_CACHED_MEMBERS
         )
@@ -84,7 +84,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         ]
         first_problem = next(((shard, problem) for shard, problem in problems if problem), None)
         if first_problem is None:
-            return None if problems else self._rejection or "not connected to Discord"
+            return None if problems else self._token_problem or "not connected to Discord"
         shard, problem = first_problem
         return problem if len(problems) == 1 else f"shard {shard}: {problem}"
 
@@ -119,7 +119,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
             try:
                 return await use_token(token)
             except TokenRejected as error:
-                self._rejection = str(error)
+                self._token_problem = str(error)
                 await self._token.wait_for_retry(token, error)
 
     async def _receive_from_shard(self, shard_name: str, intake: Intake, token: str) -> None:
@@ -130,7 +130,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
             if shard.number == 0:
                 await self._register_commands(str(gateway.application_id), intake)
             receiver = MessageReceiver(gateway, intake, self._context)
-            self._running_shards[shard_name], self._rejection = (gateway, receiver), None
+            self._running_shards[shard_name], self._token_problem = (gateway, receiver), None
             try:
                 await _run_until_closed(gateway, receiver)
             finally:
@@ -296,8 +296,10 @@ async def manages_guild(rest: RestClient, guild_id: str, user_id: str, now: floa
     guild = decode_response(await rest.call(_GET_GUILD, guild_id), dict[str, Any])
     member = decode_response(await rest.call(_GET_MEMBER, guild_id, user_id), dict[str, Any])
     role_ids = {guild["id"], *member["roles"]}  # @everyone has the id of the guild
-    role_bits = (int(role["permissions"]) for role in guild["roles"] if role["id"] in role_ids)
-    permissions = discord.Permissions(reduce(or_, role_bits, 0))
+    role_permissions = (
+        int(role["permissions"]) for role in guild["roles"] if role["id"] in role_ids
+    )
+    permissions = discord.Permissions(reduce(or_, role_permissions, 0))
     if guild["owner_id"] == user_id or permissions.administrator:
         return True
     silenced_until = member.get("communication_disabled_until")

@@ -172,24 +172,26 @@ class MessageReceiver:
             await self._store((), self._cursors.finish_catch_up(session.at))
 
     async def _catch_up_channel(
-        self, channel_id: int, after_id: int, pending_channels: dict[int, int]
+        self, channel_id: int, after_message_id: int, pending_channels: dict[int, int]
     ) -> None:
         """Store a channel's messages after an id; remove the channel from `pending_channels`."""
         has_more_pages = True
         async with self._read_slots:
             while has_more_pages:
-                page = await self._read_page(channel_id, after_id)
+                page = await self._read_page(channel_id, after_message_id)
                 messages = (self._gateway.parse_message(each) for each in page)
                 events = [self._gateway.convert_message(each) for each in messages if each]
                 missed_messages = [one for one in events if one is not None]
                 await self._store_events(missed_messages, self._oldest_answerable_time())
-                after_id = max((int(each["id"]) for each in page), default=after_id)
+                after_message_id = max((int(each["id"]) for each in page), default=after_message_id)
                 has_more_pages = len(page) == _PAGE_SIZE
         del pending_channels[channel_id]
 
-    async def _read_page(self, channel_id: int, after_id: int) -> Sequence[dict[str, Any]]:
+    async def _read_page(self, channel_id: int, after_message_id: int) -> Sequence[dict[str, Any]]:
         """Return a channel's next messages, oldest first; () if the channel cannot be read."""
-        read_next_page = partial(self._gateway.read_history, channel_id, after_id, _PAGE_SIZE)
+        read_next_page = partial(
+            self._gateway.read_history, channel_id, after_message_id, _PAGE_SIZE
+        )
         try:
             return await self._gateway.retry_until_answered(read_next_page)
         except Refused as error:
@@ -202,15 +204,16 @@ class MessageReceiver:
         catch_up_start = self._cursors.find_catch_up_start()
         if catch_up_start is None:
             return []  # at the first start, there are no missed messages
-        newest_ids = {one.id: one.last_message_id or 0 for one in self._readable_channels()}
+        newest_message_ids = {one.id: one.last_message_id or 0 for one in self._readable_channels()}
         unread_channels = {
             channel: stored_ids.get(channel, catch_up_start)
-            for channel, newest_id in newest_ids.items()
+            for channel, newest_id in newest_message_ids.items()
             if newest_id > stored_ids.get(channel, catch_up_start)
         } | {
             channel: stored_id
             for channel, stored_id in stored_ids.items()
-            if channel not in newest_ids and snowflake_time(stored_id) > now - _MAX_CURSOR_AGE
+            if channel not in newest_message_ids
+            and snowflake_time(stored_id) > now - _MAX_CURSOR_AGE
         }
         channels = sorted(unread_channels.items(), key=lambda item: item[1], reverse=True)
         min_id = time_snowflake(now - _MAX_ANSWERABLE_AGE)
@@ -222,8 +225,8 @@ class MessageReceiver:
             channels: list[GuildChannel] = [*guild.text_channels, *guild.voice_channels]
             channels += [*guild.stage_channels, *guild.threads]
             for channel in channels:
-                parent = channel.parent if isinstance(channel, discord.Thread) else channel
-                if parent and parent.permissions_for(guild.me) >= read_permissions:
+                parent_channel = channel.parent if isinstance(channel, discord.Thread) else channel
+                if parent_channel and parent_channel.permissions_for(guild.me) >= read_permissions:
                     yield channel
 
 

@@ -66,9 +66,9 @@ class RateLimitBucket:
         self._resets_at = max(self._resets_at, now + reset_after)
         self._window_seconds = max(self._window_seconds, reset_after)
 
-    def block(self, until: float) -> None:
+    def block_until(self, end_time: float) -> None:
         """Block this bucket's requests until a time."""
-        self._remaining_requests, self._resets_at = 0, max(self._resets_at, until)
+        self._remaining_requests, self._resets_at = 0, max(self._resets_at, end_time)
 
     def has_expired(self, now: float) -> bool:
         """Return whether the bucket's last window has ended."""
@@ -109,9 +109,9 @@ class BucketLimits:
         """Return "bot" if the global limit requires the longer wait, otherwise "route"."""
         return "bot" if self._blocked_until - now >= bucket.seconds_until_free(now) else "route"
 
-    def block_all(self, until: float) -> None:
+    def block_all_until(self, end_time: float) -> None:
         """Block the requests of all buckets until a time."""
-        self._blocked_until = max(self._blocked_until, until)
+        self._blocked_until = max(self._blocked_until, end_time)
 
     def apply_headers(
         self,
@@ -127,8 +127,8 @@ class BucketLimits:
             self._assign_bucket_name(endpoint_key, name)
             bucket = self._buckets.setdefault((name, resource), bucket)
         with suppress(KeyError, ValueError):
-            header_names = (_LIMIT_HEADER, _REMAINING_HEADER, _RESET_AFTER_HEADER)
-            limit, remaining, reset_after = (float(headers[one]) for one in header_names)
+            limit_header_names = (_LIMIT_HEADER, _REMAINING_HEADER, _RESET_AFTER_HEADER)
+            limit, remaining, reset_after = (float(headers[one]) for one in limit_header_names)
             bucket.apply_limits(limit, remaining, reset_after, now)
 
     def _assign_bucket_name(self, endpoint_key: str, name: str) -> None:
@@ -300,9 +300,9 @@ class RestClient:
             retry_seconds, is_global = refusal.retry_after, refusal.is_global
             _log.warning("discord_rate_limit", seconds=retry_seconds, everywhere=is_global)
             if is_global:
-                self._limits.block_all(now + retry_seconds)
+                self._limits.block_all_until(now + retry_seconds)
             else:
-                bucket.block(now + retry_seconds)
+                bucket.block_until(now + retry_seconds)
             if not request.endpoint.waits_for_limit:
                 raise errors.RateLimited(retry_seconds, "bot" if is_global else "route")
 

@@ -115,11 +115,11 @@ class DiscordSurface(Surface, BucketSurface):
     message in the channel (docs/delivery.md#unknown-outcomes).
     """
 
-    def __init__(self, rest: RestClient, *, has_webhooks: bool = True) -> None:
+    def __init__(self, rest: RestClient, *, uses_webhooks: bool = True) -> None:
         self._rest = rest
         self._webhooks = ChannelWebhooks(rest)
         self._threads = AnswerThreads(rest)
-        self._has_webhooks = has_webhooks
+        self._uses_webhooks = uses_webhooks
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -267,7 +267,7 @@ class DiscordSurface(Surface, BucketSurface):
 
     async def _find_webhook(self, address: Address, face: Face | None) -> ChannelWebhook | None:
         """Return the webhook to send a face with, or None if the bot must send as itself."""
-        if face is None or not self._has_webhooks:
+        if face is None or not self._uses_webhooks:
             return None
         return await self._webhooks.find(address.chat)
 
@@ -292,7 +292,7 @@ class DiscordSurface(Surface, BucketSurface):
         self, address: Address, message_id: str, content: MessageContent
     ) -> bool:
         """Edit a message with the channel's webhook; return False if another sender posted it."""
-        webhook = await self._webhooks.find(address.chat) if self._has_webhooks else None
+        webhook = await self._webhooks.find(address.chat) if self._uses_webhooks else None
         if webhook is None:
             return False
         ids = (webhook.id, webhook.token, message_id)
@@ -398,12 +398,14 @@ def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list
 
 def _to_menu(menu: Menu) -> dict[str, object]:
     # Discord refuses a menu with several selected options if only one can be chosen.
-    is_single = sum(option.is_chosen for option in menu.options) == 1
+    has_one_choice = sum(option.is_chosen for option in menu.options) == 1
     return {
         "type": _MENU_TYPE,
         "custom_id": menu.data,
         "placeholder": menu.title[:_MAX_PLACEHOLDER_CHARS],
-        "options": [_to_option(one, is_chosen=is_single and one.is_chosen) for one in menu.options],
+        "options": [
+            _to_option(one, is_chosen=has_one_choice and one.is_chosen) for one in menu.options
+        ],
     }
 
 

@@ -49,7 +49,7 @@ class ReplyNotFound(errors.Refused):
     """The message to reply to no longer exists."""
 
 
-class NoSuchMember(errors.Refused):
+class MemberNotFound(errors.Refused):
     """The person is not in the chat, or Telegram does not know them."""
 
 
@@ -85,9 +85,9 @@ _REFUSALS_BY_REASON: Mapping[str, type[errors.Refused]] = {
     "message can't be edited": NotEditable,
     "no text in the message to edit": NotEditable,
     "no caption in the message to edit": NotEditable,
-    "participant_id_invalid": NoSuchMember,
-    "user not found": NoSuchMember,
-    "member not found": NoSuchMember,
+    "participant_id_invalid": MemberNotFound,
+    "user not found": MemberNotFound,
+    "member not found": MemberNotFound,
 }
 """Maps parts of Telegram's descriptions, in lowercase, to errors; the first match counts."""
 

@@ -42,8 +42,8 @@ _CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, Typ
 _MUTABLE_KINDS = frozenset({MediaKind.LOCATION, MediaKind.OTHER})
 _MISSING_FIELD_DEFAULTS = {"persistent_id": "", "allows_revoting": False, "members_only": False}
 """Fields of polls that aiogram requires but older Bot API servers do not send."""
-_PRESENT_STATUSES = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
-_ABSENT_STATUSES = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
+_IN_CHAT_STATUSES = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
+_LEFT_CHAT_STATUSES = frozenset({ChatMemberStatus.LEFT, ChatMemberStatus.KICKED})
 _MEDIA_KINDS_BY_CONTENT_TYPE: Mapping[str, MediaKind] = {
     **dict.fromkeys((ContentType.PHOTO, ContentType.LIVE_PHOTO), MediaKind.IMAGE),
     **dict.fromkeys((ContentType.VIDEO, ContentType.VIDEO_NOTE), MediaKind.VIDEO),
@@ -85,7 +85,7 @@ def _parse_update(raw_update: dict[str, Any]) -> types.Update | None:
             addition_results = [_add_missing_field(raw_update, one) for one in validation_errors]
             if any(addition_results):
                 continue
-            bad_paths = {_invalid_path(raw_update, one) for one in validation_errors}
+            bad_paths = {_find_invalid_path(raw_update, one) for one in validation_errors}
             max_depth = max(map(len, bad_paths))
             if max_depth == 0:  # not even the update's id is valid
                 _log.error("telegram_update_skipped", reason=type(error).__name__)
@@ -100,7 +100,7 @@ def _parse_update(raw_update: dict[str, Any]) -> types.Update | None:
             return update
 
 
-def _invalid_path(raw_update: dict[str, Any], error: ErrorDetails) -> tuple[str | int, ...]:
+def _find_invalid_path(raw_update: dict[str, Any], error: ErrorDetails) -> tuple[str | int, ...]:
     """Return the path of an invalid value, without the names that pydantic adds for unions."""
     path: list[str | int] = []
     value: Any = raw_update
@@ -130,7 +130,7 @@ def _add_missing_field(raw_update: dict[str, Any], error: ErrorDetails) -> bool:
     name = error["loc"][-1]
     if error["type"] != "missing" or name not in _MISSING_FIELD_DEFAULTS:
         return False
-    parent = _value_at_path(raw_update, _invalid_path(raw_update, error))
+    parent = _value_at_path(raw_update, _find_invalid_path(raw_update, error))
     if not isinstance(parent, dict) or name in parent:
         return False
     parent[name] = _MISSING_FIELD_DEFAULTS[name]
@@ -204,17 +204,23 @@ def to_incoming_message(
     else:
         wake_reason, text = _wake_reason_and_text(message, content, whole_text, bot, commands)
     number, person = message.ephemeral_message_id, message.from_user
-    ephemeral = None if number is None else format_ephemeral_id(person.id if person else 0, number)
-    if (message.is_automatic_forward or ephemeral) and wake_reason is not WakeReason.COMMAND:
+    ephemeral_id = (
+        None if number is None else format_ephemeral_id(person.id if person else 0, number)
+    )
+    if (message.is_automatic_forward or ephemeral_id) and wake_reason is not WakeReason.COMMAND:
         return None  # only its author sees it, and an answer would reveal it
     address = _to_address(message, bot_id)
-    key = f"{ephemeral}@{message.date.timestamp():.0f}" if ephemeral else str(message.message_id)
+    key = (
+        f"{ephemeral_id}@{message.date.timestamp():.0f}"
+        if ephemeral_id
+        else str(message.message_id)
+    )
     original_author = _original_author(message.forward_origin)
     return IncomingMessage(
         address=address,
         external_key=f"{message.chat.id}:{key}",
-        message_id=None if ephemeral else str(message.message_id),
-        interaction=ephemeral,
+        message_id=None if ephemeral_id else str(message.message_id),
+        interaction=ephemeral_id,
         author=author,
         text=text,
         at=message.date,
@@ -310,8 +316,8 @@ def _list_reactions(reaction_types: Sequence[types.ReactionTypeUnion]) -> list[R
 def _to_chat_join(change: types.ChatMemberUpdated, bot_id: str) -> ChatJoin | None:
     """Convert the bot's membership change if the bot joined a group; otherwise return None."""
     has_joined = (
-        change.old_chat_member.status in _ABSENT_STATUSES
-        and change.new_chat_member.status in _PRESENT_STATUSES
+        change.old_chat_member.status in _LEFT_CHAT_STATUSES
+        and change.new_chat_member.status in _IN_CHAT_STATUSES
     )
     if not has_joined or change.chat.type not in {ChatType.GROUP, ChatType.SUPERGROUP}:
         return None

@@ -333,7 +333,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 incoming.address,
                 lambda chat: self._api.send("getChatMember", {"chat_id": chat.id, **fields}),
             )
-        except api.NoSuchMember:
+        except api.MemberNotFound:
             return False
         status = api.decode_result(member, dict[str, Any])["status"]
         return status in {ChatMemberStatus.CREATOR, ChatMemberStatus.ADMINISTRATOR}

@@ -243,22 +243,22 @@ class TelegramSurface(Surface):
         self, message: OutgoingMessage, chat: int, after_id: int, known_ids: Set[int]
     ) -> int | None:
         search_key = (chat, message.nonce)
-        candidate_id = max(after_id, self._search_progress.get(search_key, 0))
+        candidate_message_id = max(after_id, self._search_progress.get(search_key, 0))
         probe_count = missing_count = 0
         may_have_gaps = _is_private(message.address)
         while probe_count < _MAX_PROBES and (may_have_gaps or missing_count < _MAX_MISSING_IDS):
-            candidate_id += 1
-            if candidate_id in known_ids:
+            candidate_message_id += 1
+            if candidate_message_id in known_ids:
                 missing_count = 0
                 continue
             probe_count += 1
-            match await self._probe_message(message, chat, candidate_id):
+            match await self._probe_message(message, chat, candidate_message_id):
                 case "match":
                     self._search_progress.pop(search_key, None)
-                    return candidate_id
+                    return candidate_message_id
                 case "other message":
                     missing_count = 0
-                    self._search_progress[search_key] = candidate_id
+                    self._search_progress[search_key] = candidate_message_id
                 case "no message":
                     missing_count += 1
         self._search_progress.pop(search_key, None)

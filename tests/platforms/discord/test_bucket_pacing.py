@@ -96,7 +96,7 @@ def simulate(running: list[Caller], server: StrictServer, limits: BucketLimits) 
             headers, refused = response
             limits.apply_headers(bucket, caller.route, caller.channel, headers, now)
             if refused:
-                limits.block_all(now + refused)
+                limits.block_all_until(now + refused)
                 server.told_until = max(server.told_until, now + refused)
             # At least a tenth of a second: the edits of one answer never follow at once.
             heapq.heappush(agenda, (now + max(0.1, next(gaps[caller])), next(order), caller, None))
