@@ -236,8 +236,8 @@ class PlaygroundPages(RouteGroup):
             def render_message(message: WebMessage) -> str:
                 if message.is_deleted or not message.is_shown:
                     return ""
-                view = view_message(message, messages_by_id, answers, header["names"])
-                values = {"one": view, "channel": web_channel, "faces": header["faces"]}
+                message_view = view_message(message, messages_by_id, answers, header["names"])
+                values = {"one": message_view, "channel": web_channel, "faces": header["faces"]}
                 return self.renderer.render(Page("playground/message.html", values), request, "")
 
             about_page = Page("playground/about.html", header)

@@ -75,11 +75,11 @@ async def delete_expired_once(database: Database, settings: Settings, clock: Clo
 
 async def measure_queues(state: ServiceState, roles: Set[Role]) -> None:
     """Update the metrics of these roles' queues; raises `StoreError`."""
-    conversations, lanes = await state.queue_ages()
+    conversation_age, lane_age = await state.queue_ages()
     if Role.WORKER in roles:
-        QUEUE_AGE.labels("conversations").set(conversations)
+        QUEUE_AGE.labels("conversations").set(conversation_age)
     if Role.SENDER in roles:
-        QUEUE_AGE.labels("lanes").set(lanes)
+        QUEUE_AGE.labels("lanes").set(lane_age)
 
 
 def make_heartbeat_jobs(

@@ -224,10 +224,10 @@ def _choose_lease_owner(settings: Settings, dir_use: DataDirUse) -> str:
 def _make_budget_rules(budgets: BudgetSettings, resolver: PresetResolver) -> BudgetRules:
     """Return the rules for budgets from the settings; raises `SettingsError`."""
     limits = {
-        (kind, period): round(dollars * MICROS_PER_DOLLAR)
+        (kind, period): round(limit_dollars * MICROS_PER_DOLLAR)
         for kind in BudgetKind
         for period in Period
-        if (dollars := getattr(budgets, f"{kind}_{period}")) is not None
+        if (limit_dollars := getattr(budgets, f"{kind}_{period}")) is not None
     }
     try:
         preset = budgets.cheaper_preset and find_preset(resolver.presets, budgets.cheaper_preset)

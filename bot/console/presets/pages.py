@@ -528,9 +528,9 @@ class PresetPages(RouteGroup):
         for conversation in await self.previews.list_conversations(name):
             scene = await self.previews.composer.find_recorded_scene(conversation)
             if scene is not None:
-                compose = partial(self.previews.compose, scene=scene, may_spend=may_spend)
-                old_receipt, _ = await compose(published_preset, None)
-                new_receipt, problem = await compose(draft_preset, None)
+                compose_preview = partial(self.previews.compose, scene=scene, may_spend=may_spend)
+                old_receipt, _ = await compose_preview(published_preset, None)
+                new_receipt, problem = await compose_preview(draft_preset, None)
                 trials.append(_to_trial(conversation, old_receipt, new_receipt, problem))
         has_draft = edited.draft is not None
         return {"name": name, "version": edited.version, "has_draft": has_draft, "trials": trials}

@@ -32,12 +32,12 @@ def make_sample_scene(name: str, preset: str) -> Scene | None:
     """Return a sample conversation in which a preset should answer the last message."""
     turns = []
     for at, (speaker, text) in enumerate(SAMPLE_SCENES[name]):
-        moment = _SCENE_START + timedelta(minutes=at)
+        turn_time = _SCENE_START + timedelta(minutes=at)
         if speaker == _CHARACTER_SPEAKER:
-            turns.append(Turn("assistant", text, None, moment, preset))
+            turns.append(Turn("assistant", text, None, turn_time, preset))
         else:
             person = Person(f"{_SCENE_PLATFORM}:{speaker.casefold()}", speaker)
-            turns.append(Turn("user", text, person, moment, message_id=f"sample-{at}"))
+            turns.append(Turn("user", text, person, turn_time, message_id=f"sample-{at}"))
     return find_newest_scene(f"{_SCENE_PLATFORM}:sample-{name}", 1, turns)
 
 

@@ -73,7 +73,7 @@ class ChannelWebhooks:
         self._rest = rest
         self._webhooks_by_channel = BoundedDict[str, ChannelWebhook](_MAX_CACHED_CHANNELS)
         self._pause_end_times = BoundedDict[str, float](_MAX_CACHED_CHANNELS)
-        self.ids: set[str] = set()
+        self.webhook_ids: set[str] = set()
         """The ids of all webhooks found so far."""
         self._lock = asyncio.Lock()  # prevents two webhooks in one channel
 
@@ -119,7 +119,7 @@ class ChannelWebhooks:
             body = {"name": WEBHOOK_NAME}
             response = await self._rest.call(_CREATE_WEBHOOK, parent_id, body=body)
             own_webhooks = [decode_response(response, _Webhook)]
-        self.ids.update(one.id for one in own_webhooks)
+        self.webhook_ids.update(one.id for one in own_webhooks)
         oldest_webhook = min(own_webhooks, key=lambda one: int(one.id))
         thread_id = channel_id if is_thread else None
         token = oldest_webhook.token

@@ -82,10 +82,12 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
             (shard, receiver.store_error or gateway.connection_error)
             for shard, (gateway, receiver) in self._running_shards.items()
         ]
-        first_problem = next(((shard, problem) for shard, problem in problems if problem), None)
-        if first_problem is None:
+        first_shard_problem = next(
+            ((shard, problem) for shard, problem in problems if problem), None
+        )
+        if first_shard_problem is None:
             return None if problems else self._token_problem or "not connected to Discord"
-        shard, problem = first_problem
+        shard, problem = first_shard_problem
         return problem if len(problems) == 1 else f"shard {shard}: {problem}"
 
     @override

@@ -108,11 +108,11 @@ class IdentifyLimits:
     """Keeps the IDENTIFY requests of all processes together within Discord's limits."""
 
     def __init__(
-        self, rest: RestClient, take_lease: TakeLease | None, bot_source: str, clock: Clock
+        self, rest: RestClient, take_lease: TakeLease | None, bot_source_name: str, clock: Clock
     ) -> None:
         self._rest = rest
         self._take_lease = take_lease
-        self._bot_source = bot_source
+        self._bot_source_name = bot_source_name
         self._clock = clock
         self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._free_times: dict[int, float] = {}  # by bucket, in monotonic time
@@ -122,7 +122,7 @@ class IdentifyLimits:
         """Yield the gateway URL once a shard may IDENTIFY; lock its bucket until the block ends."""
         gateway_info = await self._wait_for_identify_budget()
         bucket = shard_number % max(1, gateway_info.session_start_limit.max_concurrency)
-        lease_name = f"identify {self._bot_source} {bucket}"
+        lease_name = f"identify {self._bot_source_name} {bucket}"
         async with self._locks[bucket]:
             while (wait_seconds := self._free_times.get(bucket, 0.0) - self._clock.monotonic()) > 0:
                 await self._clock.sleep(wait_seconds)

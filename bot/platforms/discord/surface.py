@@ -254,7 +254,7 @@ class DiscordSurface(Surface, BucketSurface):
             response = await self._rest.call(_SEARCH_MESSAGES, message.address.chat, query=query)
             page = decode_response(response, list[_FoundMessage])[::-1]
             await self._find_webhook(message.address, message.content.face)
-            sender_ids = {(await self._rest.read_bot_user()).id, *self._webhooks.ids}
+            sender_ids = {(await self._rest.read_bot_user()).id, *self._webhooks.webhook_ids}
             for candidate in page:
                 is_new = candidate.id not in known_ids
                 if is_new and _is_same_message(candidate, message, sender_ids):
