@@ -163,7 +163,7 @@ class AccessHandlers:
     )
     async def _set_rule(self, request: CommandRequest) -> CommandResult:
         action, message = request.command.name.removeprefix("access "), request.incoming
-        typed_rule, chosen_place = _split_place(request.argument)
+        typed_rule, chosen_place = _split_off_place(request.argument)
         is_permission = action in _PERMISSIONS
         name = self._parse_rule(f"{action} {typed_rule}" if is_permission else typed_rule, message)
         # A rule about a channel has no effect in another channel.
@@ -225,7 +225,7 @@ class AccessHandlers:
     async def _set_banned_words(self, request: CommandRequest) -> CommandResult:
         """Replace a scope's banned words, ban none (`none`), or inherit the list (`reset`)."""
         message, settings = request.incoming, self.rules.chat_settings
-        argument, chosen_place = _split_place(request.argument)
+        argument, chosen_place = _split_off_place(request.argument)
         scope = await self._find_changeable_scope(request, chosen_place or "server")
         if argument:
             banned_words = [" ".join(one.split()) for one in argument.split(",")]
@@ -360,7 +360,7 @@ def describe_access(access: Access, message: IncomingMessage) -> Text:
     )
 
 
-def _split_place(argument: str) -> tuple[str, str]:
+def _split_off_place(argument: str) -> tuple[str, str]:
     """Split "@bob server" into the target "@bob" and the place "server" ("" if not given)."""
     target, _, last_word = argument.rpartition(" ")
     return (target.strip(), last_word.lower()) if last_word.lower() in _PLACES else (argument, "")

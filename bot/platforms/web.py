@@ -147,13 +147,13 @@ class WebSurface(Surface):
 
     def set_imitated_platform(self, channel_id: str, platform: str) -> None:
         """Set the platform that a channel imitates; its limits determine how messages are split."""
-        imitated_limits = self._find_limits(platform) if platform else None
-        if imitated_limits is None:
+        emulated_limits = self._find_limits(platform) if platform else None
+        if emulated_limits is None:
             self._limits[channel_id] = DEFAULT_LIMITS
             return
         # Split messages as on that platform, but do not limit calls; repeated sends are harmless.
         self._limits[channel_id] = replace(
-            imitated_limits,
+            emulated_limits,
             seconds_between_edits=DEFAULT_LIMITS.seconds_between_edits,
             typing_seconds=0,
             chat_call_windows=(),

@@ -125,7 +125,7 @@ _MIN_CHARS_WITHOUT_LETTERS = 6000  # rulers, dots, matrices of zeros
 _SENTENCE_ENDS = (". ", "! ", "? ", "。", "！", "？", "\n")
 
 
-_LOOP_TAIL_CHARS = 1500
+_CHECKED_TAIL_CHARS = 1500
 _MIN_SENTENCES_IN_LOOP = 5
 _SENTENCE_BREAK = re.compile(r"[\n.!?。！？]+")
 _DIGITS = re.compile(r"\d+")
@@ -133,7 +133,7 @@ _DIGITS = re.compile(r"\d+")
 
 def ends_in_loop(text: str) -> bool:
     """Return whether a cut-off answer ends in repeated sentences, which may differ in digits."""
-    normalized_tail = _DIGITS.sub("", text[-_LOOP_TAIL_CHARS:].casefold())
+    normalized_tail = _DIGITS.sub("", text[-_CHECKED_TAIL_CHARS:].casefold())
     sentences = [one.strip() for one in _SENTENCE_BREAK.split(normalized_tail)][1:]
     sentence_counts = Counter(one for one in sentences if one)
     if sum(sentence_counts.values()) < _MIN_SENTENCES_IN_LOOP:

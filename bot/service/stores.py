@@ -39,7 +39,7 @@ from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.presets import PresetDrafts, PresetVersions
 from bot.storage.receipts import Receipts
 from bot.storage.reports import AnswerLog
-from bot.storage.restoring import read_restore
+from bot.storage.restoring import read_last_restore
 from bot.storage.tokens import ConsoleTokens
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.storage.web_channels import SqlWebChannels
@@ -77,7 +77,7 @@ class StorageContainer:
         self.rate_limits = resources.rate_limits or InProcessRateLimits(clock)
         self.notice_limiter = NoticeLimiter(self.rate_limits)
         self.arrivals = ArrivalSignals(self.signals)
-        self.restore_filter = RestoreFilter(lambda: read_restore(database, clock.now()))
+        self.restore_filter = RestoreFilter(lambda: read_last_restore(database, clock.now()))
         self._call_queue = CallQueue(clock)
 
         self.answer_log = AnswerLog(database)

@@ -28,7 +28,7 @@ from bot.chat.incoming import (
 from bot.chat.session import OWNER_SEPARATOR, display_name
 from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
-from bot.storage.data_kinds import PERSON_DELETIONS
+from bot.storage.data_kinds import PERSON_DELETION_SQL_NAMES
 from bot.storage.database import ClockStore, Database, readonly
 from bot.storage.rows import decode, decode_all, decode_event, to_turn
 from bot.storage.statements import SQL, Rows, Unit, to_dict
@@ -135,7 +135,7 @@ class PersonalData(RecordingStore):
                 id_ for id_, kind, payload in rows if _concerns_person(person_id, kind, payload)
             ]
             yield SQL["drop_messages_set_aside"].query(rows=json.dumps(message_ids))
-            for name in PERSON_DELETIONS:
+            for name in PERSON_DELETION_SQL_NAMES:
                 values = {"until": math.inf, "moment": now, "content": b""}
                 yield SQL[name].query({"person": person_id, **values})
 

@@ -13,7 +13,7 @@ from bot.storage.database import ClockStore, readonly, transaction
 from bot.storage.rows import decode, decode_all
 from bot.storage.statements import SQL, Unit, to_dict
 
-_WORK_STATEMENTS = {
+_BACKGROUND_WORK_SQL = {
     "conversations waiting": "waiting_conversations",
     "conversations being answered": "answering_conversations",
     "chats with unsent messages": "waiting_lanes",
@@ -82,7 +82,7 @@ class NodeRegistry(ClockStore):
     def list_background_work(self) -> Unit[Sequence[BackgroundWork]]:
         """Return the amount and age of waiting and running work, by kind."""
         work_items = []
-        for name, statement in _WORK_STATEMENTS.items():
+        for name, statement in _BACKGROUND_WORK_SQL.items():
             [row] = yield SQL[statement].query(self._time_values())
             work_items.append(BackgroundWork(name, *row))
         return work_items

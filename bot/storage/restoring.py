@@ -17,7 +17,7 @@ from bot.chat.session import HistoryChange
 from bot.errors import StoreError
 from bot.storage import histories, memories
 from bot.storage.copying import copy_file
-from bot.storage.data_kinds import PERSON_DELETIONS
+from bot.storage.data_kinds import PERSON_DELETION_SQL_NAMES
 from bot.storage.database import Database
 from bot.storage.forgetting import CHARACTER_DELETIONS, Tombstone
 from bot.storage.memories import MEMORY_DELETIONS
@@ -27,7 +27,7 @@ _PREPARATION_STATEMENTS = (
     *("make_lanes_due", "release_everything", "clear_attempts", "drop_presses"),
     *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes", "note_restore"),
 )
-_PERSON_DELETIONS = (*PERSON_DELETIONS, "forget_descriptions", *CHARACTER_DELETIONS)
+_PERSON_DELETIONS = (*PERSON_DELETION_SQL_NAMES, "forget_descriptions", *CHARACTER_DELETIONS)
 _CHANNEL_DELETIONS = (
     *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),
     *("forget_descriptions_of_channel", "mark_memories_of_conversation", *MEMORY_DELETIONS),
@@ -98,7 +98,7 @@ _MAX_RESTORE_AGE_SECONDS = 30 * 86_400.0
 """The age after which a restore no longer matters: platforms do not deliver older messages."""
 
 
-async def read_restore(database: Database, now: float) -> DatabaseRestore | None:
+async def read_last_restore(database: Database, now: float) -> DatabaseRestore | None:
     """Return the most recent restore, or None if there was none in the last 30 days."""
     return await database.run_reading(lambda: _find_newest_restore(now))
 

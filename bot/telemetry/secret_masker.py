@@ -69,7 +69,7 @@ _LETTER_PREFIXES = (
     *("AIza", "AKIA", "ASIA", "SK", "dapi", "eyJ"),
     *(first + second for first in "MNO" for second in "DTjz"),
 )
-_TOKEN_PREFIX_STARTS = {
+_PARTIAL_TOKEN_PREFIXES = {
     one[:length]
     for one in (*_TOKEN_PREFIXES, *_LETTER_PREFIXES)
     for length in range(1, len(one) + 1)
@@ -189,7 +189,7 @@ class TokenFilter:
         word = held_text[start:]
         may_become_token = (
             _PLAIN_WORD.fullmatch(word) is None
-            or word in _TOKEN_PREFIX_STARTS
+            or word in _PARTIAL_TOKEN_PREFIXES
             or word.startswith(_LETTER_PREFIXES)
             or (self._context_text + held_text[:start]).endswith(_NAMES_BEFORE_TOKENS)
         )

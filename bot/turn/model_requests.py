@@ -177,7 +177,7 @@ class ModelRequests:
         compose_seconds = self.clock.monotonic() - started_at
         is_live = preset.stream and not (context.replaced_part_names or preset.regex_scripts)
         name_line, lane = request.name_line, message.address.lane
-        show = _prefix_speaker_line(name_line, live_reply.feed if is_live else _ignore_text)
+        show = _prepend_name_line(name_line, live_reply.feed if is_live else _ignore_text)
         answer_check = await self.create_check(message.scopes, preset.provider)
         replace_shown_text = (
             (lambda text: live_reply.replace(name_line + text)) if is_live else _ignore_text
@@ -274,7 +274,7 @@ class ModelRequests:
             self.sources.summarizer.request_summary(preset, conversation, count, context.incoming)
 
 
-def _prefix_speaker_line(name_line: str, show_text: Callable[[str], None]) -> Callable[[str], None]:
+def _prepend_name_line(name_line: str, show_text: Callable[[str], None]) -> Callable[[str], None]:
     unshown_lines = [name_line]
 
     def show_with_name_line(text: str) -> None:

@@ -8,7 +8,7 @@ from bot.errors import StoreError
 from bot.service import drill
 from bot.service.drill import EXPECTED_PLACES, ROW_TAG, run_drill
 from bot.settings import Settings
-from bot.storage.data_kinds import DATA_KINDS, KEPT_IDS, PERSON_DELETIONS
+from bot.storage.data_kinds import DATA_KINDS, KEPT_IDS, PERSON_DELETION_SQL_NAMES
 from bot.storage.redis_windows import RedisWindows
 from bot.storage.statements import SQL, Statement
 from bot.storage.tables import metadata
@@ -64,7 +64,7 @@ async def rows_of_drills(settings: Settings) -> list[str]:
 def test_every_table_has_a_data_kind_and_the_drill_covers_every_deletion() -> None:
     assert {name for kind in DATA_KINDS for name in kind.tables} == set(metadata.tables)
     drilled = {name for names in STATEMENTS.values() for name in names}
-    assert set(PERSON_DELETIONS) <= drilled
+    assert set(PERSON_DELETION_SQL_NAMES) <= drilled
     assert {*STATEMENTS, "file slots", "memory", "receipt.preset"} == set(EXPECTED_PLACES)
 
 

@@ -24,7 +24,7 @@ from bot.storage.restoring import (
     copy_backup,
     find_last_write_time,
     prepare_restored_database,
-    read_restore,
+    read_last_restore,
     replace_database,
 )
 from bot.storage.tables import choice, conversation, cursor, inbox, turn
@@ -107,7 +107,7 @@ async def test_restore_deletes_only_turns_named_in_tombstones(store: Store, tmp_
 
     assert "secret" not in await texts_of(store)
     assert "harmless" in await texts_of(store)
-    restored = await read_restore(store.database, NOW)
+    restored = await read_last_restore(store.database, NOW)
     assert restored == DatabaseRestore(LATER, frozenset({(LANE, "1")}))
 
 
@@ -178,10 +178,10 @@ async def test_restore_deletes_notes_that_quote_people(store: Store) -> None:
 
 
 async def test_restore_older_than_a_month_is_ignored(store: Store) -> None:
-    assert await read_restore(store.database, NOW) is None
+    assert await read_last_restore(store.database, NOW) is None
     long_ago = NOW - 31 * 86_400
     await prepare_restored_database(store.database, [], long_ago, long_ago)
-    assert await read_restore(store.database, NOW) is None
+    assert await read_last_restore(store.database, NOW) is None
 
 
 # --- what a process does with messages from before ---------------------------------------------

@@ -73,7 +73,7 @@ _CALL_BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
 _FORMATS_SHOWN_AS_TEXT: Final = (ToolCallFormat.BARE, ToolCallFormat.CHANNEL)
 _MAX_CALL_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls in one answer
 RESULTS_DIVISOR: Final = 6  # a sixth of the context is reserved for calls and results
-_TOOL_SPECS_DIVISOR: Final = 3
+_MIN_CONTEXT_TO_TOOL_SPECS_RATIO: Final = 3
 _BYTES_PER_TOKEN: Final = 3  # a low estimate for most scripts
 _MIN_RESULT_BYTES: Final = 120
 _OMISSION_MARK: Final = "\n[the rest is omitted]"
@@ -300,7 +300,7 @@ def fit_tools(prompt: Prompt, context_tokens: int, special_texts: Sequence[str])
     """Return the tools, or none if they exceed 1/3 of the context; cut the results to 1/6 of it."""
     spec_chars = sum(len(one.description) + len(json.dumps(one.parameters)) for one in prompt.tools)
     specs = prompt.tools
-    if spec_chars > context_tokens * _BYTES_PER_TOKEN // _TOOL_SPECS_DIVISOR:
+    if spec_chars > context_tokens * _BYTES_PER_TOKEN // _MIN_CONTEXT_TO_TOOL_SPECS_RATIO:
         _log.warning("tools_too_long", model=prompt.model, characters=spec_chars)
         specs = ()
     result_count = sum(len(one.results) for one in prompt.tool_exchanges)

@@ -153,13 +153,13 @@ def _find_entry(lorebook: object, number: int) -> Any:
     return entry if isinstance(entry, Mapping) else None
 
 
-def _is_card(lorebook: object) -> bool:
+def _is_character_book(lorebook: object) -> bool:
     return isinstance(lorebook, Mapping) and isinstance(lorebook.get("entries"), list)
 
 
 def _find_field_path(lorebook: object, entry: Mapping[str, object], name: str) -> tuple[str, ...]:
     """Return the path of an entry's field; if a card stores it twice, the one that takes effect."""
-    if not _is_card(lorebook):
+    if not _is_character_book(lorebook):
         return _WORLD_INFO_KEYS.get(name, (name,))
     if name == "name" and not entry.get("name") and entry.get("comment"):
         return ("comment",)
@@ -172,7 +172,7 @@ def _get_value(lorebook: object, entry: Mapping[str, object], name: str) -> obje
     """Return a field's value for the form; None means the default."""
     value = value_at(entry, _find_field_path(lorebook, entry, name))
     choice_names = _NUMBERED_CHOICES.get(name, ())
-    if name == "enabled" and not _is_card(lorebook):
+    if name == "enabled" and not _is_character_book(lorebook):
         disable_flag = entry.get("disable")
         return not disable_flag if isinstance(disable_flag, bool) else disable_flag
     if choice_names and type(value) is int and 0 <= value < len(choice_names):
@@ -188,8 +188,8 @@ def _set_value(lorebook: object, entry: dict[str, Any], name: str, new_value: ob
         value = choice_names.index(str(new_value))
     if name == "position":
         entry.pop("position", None)
-        path = ("extensions", "position") if _is_card(lorebook) else path
-    elif name == "enabled" and not _is_card(lorebook):
+        path = ("extensions", "position") if _is_character_book(lorebook) else path
+    elif name == "enabled" and not _is_character_book(lorebook):
         path, value = ("disable",), None if new_value is None else not new_value
     elif name == "secondary_keys" and new_value is not None:
         entry["selective"] = True  # otherwise secondary keys are ignored

@@ -160,7 +160,7 @@ class CharacterPictures:
         """Upload a picture unless it was uploaded before, and return its URL."""
         self._previous_used_urls = None
         name = _PICTURE_NAME_PREFIX + hashlib.sha256(png).hexdigest()[:_PICTURE_HASH_CHARS]
-        emoji_id = next((one.id for one in await self._list_pictures() if one.name == name), None)
+        emoji_id = next((one.id for one in await self._list_emojis() if one.name == name), None)
         if emoji_id is None:
             image_data_url = f"data:image/png;base64,{base64.b64encode(png).decode()}"
             body = {"name": name, "image": image_data_url}
@@ -172,13 +172,13 @@ class CharacterPictures:
         """Delete pictures whose URLs neither this call nor the previous one has in `used_urls`."""
         if used_urls == self._previous_used_urls and not self._unused_picture_ids:
             return
-        picture_ids = [one.id for one in await self._list_pictures()]
+        picture_ids = [one.id for one in await self._list_emojis()]
         unused_ids = {one for one in picture_ids if _EMOJI_URL.format(one) not in used_urls}
         for one in unused_ids & self._unused_picture_ids:
             await self._rest.call(_DELETE_EMOJI, self._application_id, one)
         self._unused_picture_ids, self._previous_used_urls = unused_ids, used_urls
 
-    async def _list_pictures(self) -> Sequence["_Emoji"]:
+    async def _list_emojis(self) -> Sequence["_Emoji"]:
         if not self._application_id:
             application = decode_response(await self._rest.call(_GET_APPLICATION), ObjectWithId)
             self._application_id = application.id

@@ -154,7 +154,7 @@ class ChatScreen:
         self._answer_lines = lines
         self._session.app.invalidate()
 
-    def show_waiting_lines(self, lines: Sequence[str]) -> None:
+    def show_queued_lines(self, lines: Sequence[str]) -> None:
         self._waiting_lines = lines
 
     def set_busy(self, is_busy: bool) -> None:

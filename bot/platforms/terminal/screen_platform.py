@@ -101,7 +101,7 @@ class ScreenPlatform(LocalPlatform):
             return
         self._lines.append(line)
         self._line_entered.set()
-        self._screen.show_waiting_lines(tuple(self._lines) if self._is_busy else ())
+        self._screen.show_queued_lines(tuple(self._lines) if self._is_busy else ())
 
     async def _handle_lines(self, intake: Intake) -> None:
         await intake.receive([self._chat.to_chat_join()], {})
@@ -110,7 +110,7 @@ class ScreenPlatform(LocalPlatform):
             await self._line_entered.wait()
             while self._lines:
                 line = self._lines.popleft()
-                self._screen.show_waiting_lines(tuple(self._lines))
+                self._screen.show_queued_lines(tuple(self._lines))
                 if line.strip() == "/quit":
                     return
                 await self._handle_line(line, intake)

@@ -114,14 +114,14 @@ class AnsweringPauses:
 class RestoreFilter:
     """Recognizes messages that were handled or forgotten before the database was restored."""
 
-    read_restore: Callable[[], Awaitable[DatabaseRestore | None]]
+    read_last_restore: Callable[[], Awaitable[DatabaseRestore | None]]
 
     def __post_init__(self) -> None:
         self._newest_restore: DatabaseRestore | None = None
 
     async def load_restore(self) -> None:
         """Load the most recent restore, if any; raises `StoreError`."""
-        restore = await self.read_restore()
+        restore = await self.read_last_restore()
         if restore is not None:  # a channel's histories share its messages
             message_ids = {(parse_address(key).channel, one) for key, one in restore.forgotten_ids}
             restore = replace(restore, forgotten_ids=frozenset(message_ids))
