@@ -214,8 +214,7 @@ class ModelRequests:
         if not stop.is_requested:
             _raise_if_empty(answer, preset, sent_output_limit=preset.output_limit)
         self._request_summary_if_cut(preset, context, fitted_prompt)
-        if reservation.prompt is not fitted_prompt.prompt:
-            fitted_prompt = replace(fitted_prompt, prompt=reservation.prompt)
+        fitted_prompt = replace(fitted_prompt, prompt=reservation.prompt)
         receipt = build_receipt(
             *(answer, fitted_prompt, preset, request.speaker.version, charge, message.scopes),
             queued_seconds=max(compose_seconds, queued_seconds),
