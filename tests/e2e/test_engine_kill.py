@@ -84,7 +84,7 @@ def count_outcomes(
         texts = chat.texts()
         assert len(texts) == asked[chat.name], "a turn was answered twice"
         for text in texts:
-            assert len(text.strip("…⏳ ")) > 1, "a placeholder was left"
+            assert text.strip("…⏳ "), "a placeholder was left"  # a tiny model may answer "L"
             assert "in the queue" not in text
             told = text.startswith("⚠")  # behind an answer it says that the limit cut it
             ends["interrupted" if "(interrupted)" in text else "told" if told else "whole"] += 1
