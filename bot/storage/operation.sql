@@ -319,6 +319,13 @@ SELECT DISTINCT conversation FROM receipt WHERE server = :server ORDER BY conver
 
 -- === restoring ===
 
+-- name: drop_unfinished_answers
+-- A search on Telegram edits messages, so it would shorten an answer that was finished since.
+DELETE FROM outbox WHERE op = 'send' AND state NOT IN ('sent', 'dead') AND turn IN (
+    SELECT platform || CASE bot_id WHEN '' THEN '' ELSE '@' || bot_id END || ':' || external_key
+    FROM inbox WHERE state = 'new'
+)
+
 -- name: mark_all_unknown
 UPDATE outbox SET state = 'unknown', owner = NULL, attempts = 0, not_before = 0,
     started_at = coalesce(started_at, :now)

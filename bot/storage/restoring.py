@@ -25,7 +25,8 @@ from bot.storage.statements import SQL, Unit
 
 _PREPARATION_STATEMENTS = (
     *("make_lanes_due", "release_everything", "clear_attempts", "drop_presses"),
-    *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes", "note_restore"),
+    *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes"),
+    *("drop_unfinished_answers", "note_restore"),
 )
 _PERSON_DELETIONS = (*PERSON_DELETION_SQL_NAMES, "forget_descriptions", *CHARACTER_DELETIONS)
 _CHANNEL_DELETIONS = (

@@ -13,7 +13,7 @@ from sqlalchemy import insert, select
 
 from bot.chat.incoming import ButtonPress, IncomingMessage, Quote
 from bot.chat.operation import DatabaseRestore
-from bot.chat.outgoing import OutboxState
+from bot.chat.outgoing import MessageContent, OutboxState, OutgoingPart
 from bot.chat.session import HistoryChange, InboxMessage, MessageNote, Turn, TurnResult
 from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
@@ -55,6 +55,22 @@ async def test_unconfirmed_sends_are_looked_up_after_a_restore(store: Store) -> 
     assert (first.state, first.content.text) == (OutboxState.UNKNOWN, "part 0")
     second = present(await store.other_outbox.mark_sent(first, "9"))
     assert (second.state, second.content.text) == (OutboxState.UNKNOWN, "part 1")
+
+
+@pytest.mark.parametrize("bot_id", ["", "77"])
+async def test_unsent_part_of_an_unfinished_answer_is_not_sent_after_a_restore(
+    store: Store, bot_id: str
+) -> None:
+    incoming = make_incoming()
+    incoming = replace(incoming, address=replace(incoming.address, bot_id=bot_id))
+    await store.inbox.receive([incoming], {})
+    claim, message = await begin(store.conversations, incoming.address.conversation)
+    await store.conversations.open(claim, message, OutgoingPart(0, MessageContent("It gr")))
+
+    possibly_sent_count, _ = await prepare_restored_database(store.database, [], NOW, NOW)
+
+    assert possibly_sent_count == 0
+    assert await store.outbox.reserve_due([incoming.address.lane]) == []
 
 
 async def test_unfinished_message_is_restored_without_claim_and_crash_count(store: Store) -> None:

@@ -119,8 +119,8 @@ async def drill(
     service = installation.service
     await service.start_and_wait()
     begun = [platforms.telegram_dm(), platforms.telegram_group(), platforms.channel()]
-    unseen = platforms.telegram_dm()
-    chats = [*begun, unseen]
+    unseen, delayed = platforms.telegram_dm(), platforms.telegram_dm()
+    chats = [*begun, unseen, delayed]
     private = [platforms.telegram_dm(), platforms.channel()]
     later = platforms.channel()
     await ask(chats, f"{names}0")
@@ -131,7 +131,12 @@ async def drill(
     chunk_count, model.chunk_count = model.chunk_count, 1  # stops before its first word
     await ask_until_halfway(model, [unseen], f"{names}3")
     model.chunk_count = chunk_count
+    limit = {"match": {"chat_id": delayed.chat}, "times": 1000, "retry_after": 1}
+    platforms.telegram.fault("sendMessage", **limit)
+    await ask_until_halfway(model, [delayed], f"{names}3")
+    await wait_until(lambda: platforms.telegram.faults[0]["times"] < 1000)
     await installation.back_up()
+    platforms.end_faults()
     assert _BEFORE.encode() in (await installation.content())
     model.gate.set()
     await answered(chats, f"{names}3")
@@ -189,7 +194,7 @@ async def test_restore_sends_nothing_twice_and_keeps_forgotten_data_deleted(
 ) -> None:
     result, stored = await drill(installation, platforms, model, "7a", is_prepared=True)
     assert result.is_clean, str(result)
-    assert result.questions == 21
+    assert result.questions == 25
     assert _BEFORE.encode() not in stored
     assert _SINCE.encode() not in stored
 
