@@ -137,7 +137,7 @@ class Toolbox:
             result, outcome = f"error: {error}", "refused"
         except (EmbeddingError, PluginFailed, StoreError, ToolServerError, TimeoutError) as error:
             _log.warning("tool_failed", tool=call.name, reason=str(error) or "it took too long")
-            result, outcome = "error: this does not work now", "failed"
+            result, outcome = "error: this tool is not working right now", "failed"
         name = call.name if call.name in self._tools else UNKNOWN_TOOL_NAME
         seconds = self._clock.monotonic() - started_at
         self._used_seconds += seconds

@@ -19,7 +19,7 @@ class WebChannel:
     look: str
     """The platform whose appearance and limits it imitates; empty: none."""
     people: tuple[Person, ...]
-    """The people as whom messages can be written; at least one."""
+    """The people you can write messages as; at least one."""
     created_at: datetime
     locale: str | None = None
     """The language of the people."""

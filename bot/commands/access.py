@@ -79,7 +79,7 @@ _RESTRICTION_NOTICE = translatable(
     "On this platform, you mark the channel as age-restricted in the channel's own settings."
 )
 _ADULT_ON_NOTICE = translatable("Presets for adults now answer here. /access adult off stops them.")
-_ADULT_OFF_NOTICE = translatable("Presets for adults can't answer here.")
+_ADULT_OFF_NOTICE = translatable("Presets for adults are now off here.")
 _REFUSAL_REASONS: Mapping[str, Text] = {
     "off": translatable("I am switched off there."),
     "block person": translatable("You are blocked there."),

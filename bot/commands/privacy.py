@@ -316,7 +316,7 @@ class PrivacyHandlers:
 
     @admin_command(
         "privacy edit",
-        marked("add this server's sentence to /privacy; without text, remove it (admins)"),
+        marked("add a sentence about this server to /privacy; without text, remove it (admins)"),
         CommandOption("text", marked("for example: Ask Ada what the bot is for"), required=False),
     )
     async def edit_notice_sentence(self, request: CommandRequest) -> CommandResult:
@@ -331,7 +331,7 @@ class PrivacyHandlers:
             self.notice.chat_settings, server, _PRIVACY_SENTENCE_KEY, sentence or None
         )
         saved_notice = translatable("/privacy now also says: {text}", text=sentence)
-        removed_notice = translatable("/privacy no longer shows this server's own sentence.")
+        removed_notice = translatable("/privacy no longer shows the added sentence.")
         return CommandResult(saved_notice if sentence else removed_notice, changes_channel=True)
 
     @command(

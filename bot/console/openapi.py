@@ -23,7 +23,7 @@ _STATUS_TEXTS: Mapping[int, str] = {
     413: "The body is too large.",
     415: "The type of the body is not supported.",
     422: "A value in the request is not valid.",
-    502: "The model does not answer.",
+    502: "The model did not answer.",
     503: "The database failed.",
 }
 """The HTTP statuses, other than 200, that any route may return, with descriptions."""

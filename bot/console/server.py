@@ -244,7 +244,7 @@ class _WebhookEndpoint:
         store_task.add_done_callback(self.store_tasks.discard)
         done_tasks, _ = await asyncio.wait({store_task}, timeout=self.store_timeout_seconds)
         if not done_tasks:
-            return _request_retry(f"nothing was stored within {self.store_timeout_seconds:g} s")
+            return _request_retry(f"it was not stored within {self.store_timeout_seconds:g} s")
         try:
             is_understood = store_task.result()
         except (StoreError, PlatformError) as error:

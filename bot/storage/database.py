@@ -263,7 +263,7 @@ async def _open_and_prepare(
         parsed_url = parse_url(url)
     except (ArgumentError, ValueError):
         raise SettingsError(
-            "TROUPE_DATABASE_URL is not a database URL; it looks like "
+            "TROUPE_DATABASE_URL is not a database URL; write it as "
             "postgresql+asyncpg://user@host/name"
         ) from None
     pool: ConnectionPool

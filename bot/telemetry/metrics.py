@@ -84,7 +84,7 @@ HELD_ROLES = Gauge(
 )
 IDENTIFIES_LEFT = Gauge(
     "troupe_discord_identifies_left",
-    "New gateway sessions that Discord still allows today, in processes that query Discord",
+    "Gateway sessions that may still be started on Discord today, in processes that query it",
     ["platform"],  # with this label, only processes that query Discord export a value
 )
 LOOP_LAG_SECONDS = Histogram(

@@ -139,7 +139,7 @@ class McpServer(ToolServer):
             else:
                 self._failure_count = 0
                 return result
-        raise AssertionError("the second attempt returns or raises")
+        raise AssertionError("unreachable: the second attempt returns or raises")
 
     def _was_call_sent(self, error: MCPError) -> bool | None:
         """Return whether a call was sent before the server exited; None if the server is up."""

@@ -218,12 +218,12 @@ async def _return_junk(_arguments: object) -> object:
 @pytest.mark.parametrize(
     ("value", "result", "note"),
     [
-        (_tool(_raise), "error: this does not work now", "KeyError"),
-        (_tool(_block), "error: this does not work now", "no response within 0.2 s"),
-        (_tool(lambda _: 1), "error: this does not work now", "TypeError"),
+        (_tool(_raise), "error: this tool is not working right now", "KeyError"),
+        (_tool(_block), "error: this tool is not working right now", "no response within 0.2 s"),
+        (_tool(lambda _: 1), "error: this tool is not working right now", "TypeError"),
         (_tool(_refuse), "error: not with", ""),
         (_tool(_leak), "the key is ***0000", ""),
-        (_tool(_return_junk), "error: this does not work now", "TypeError"),
+        (_tool(_return_junk), "error: this tool is not working right now", "TypeError"),
         ("junk", "error: there is no such tool", "not a Tool"),
     ],
 )

@@ -161,7 +161,8 @@ async def test_tool_that_fails_or_hangs_gives_an_error() -> None:
 
     for run in (fail, hang):
         toolbox = Toolbox([Tool(ToolSpec("t", "", {}), run, seconds=0.01)], FakeClock())
-        assert (await toolbox.run(call("t"))).splitlines()[1] == "> error: this does not work now"
+        line = (await toolbox.run(call("t"))).splitlines()[1]
+        assert line == "> error: this tool is not working right now"
 
 
 # --- results of strangers ----------------------------------------------------------------------

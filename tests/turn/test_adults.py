@@ -64,7 +64,7 @@ async def test_admins_of_a_group_decide_if_the_platform_has_no_age_restriction(
     assert setup.texts == [RESTRICTED, "Welcome."]
     await setup.say(in_group("/access adult off", "5:11"))
     await setup.say(pressed(ButtonAction.RETRY, "telegram:5:2/0"))
-    assert setup.texts[1:] == ["Welcome.", "Presets for adults can't answer here.", GROUP]
+    assert setup.texts[1:] == ["Welcome.", "Presets for adults are now off here.", GROUP]
 
 
 async def test_question_waits_until_its_author_has_confirmed_their_age(database: Database) -> None:

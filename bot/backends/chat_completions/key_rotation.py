@@ -82,7 +82,7 @@ class KeyRotation(Generic[C]):
             except HttpStatusError as error:
                 if not (self._skip_refused_key(key, error) and tries_left and self._has_usable_key):
                     raise
-        raise AssertionError("the last attempt returns or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def list_models(self) -> Sequence[str]:
         return await self.send(lambda connection: connection.list_models())

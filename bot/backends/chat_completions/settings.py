@@ -38,8 +38,8 @@ class HttpProviderSettings(ProviderSettings):
     )
     basic_auth: SecretStr | None = Field(
         None,
-        description="name:password for a proxy in front of the API. They may be part of the address"
-        " instead: http://name:password@host/v1.",
+        description="The user name and password for a proxy in front of the API, as name:password."
+        " The address may contain them instead: http://name:password@host/v1.",
     )
     connect_seconds: float = Field(
         5, gt=0, description="How many seconds connecting to the provider may take."

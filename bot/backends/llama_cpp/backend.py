@@ -382,7 +382,7 @@ def describe_template(choice: TemplateChoice, model_template: ModelTemplate) -> 
     if choice.strings is not None:
         return "the preset's own string templates"
     if choice.role_texts is not None:
-        return "the preset's own text before and after each role"
+        return "the preset's own text around each role"
     if choice.source is not None:
         return "the preset's own Jinja template"
     if model_template.source is None:

@@ -21,7 +21,7 @@ _MAX_QUOTE_CHARS = 300
 _BACKGROUND_DIVISOR = 7  # the block may use about 15 % of the prompt
 _TOKENS_WITHOUT_LIMIT = 2000
 _BYTES_PER_TOKEN = 3  # as in Chinese; English has more bytes per token
-_TOO_OLD_REASON = marked("too old: newer messages filled the background")
+_TOO_OLD_REASON = marked("too old: newer messages took the space")
 
 
 def build_background(

@@ -233,7 +233,7 @@ class ProviderSlots:
             count = await self.rate_limits.acquire_slot(key, limit, holder, _QUEUE_LEASE_SECONDS)
             if not count:
                 raise BackendUnavailable(
-                    f"{limit} requests wait for provider {request.provider!r}; raise"
+                    f"{limit} requests are waiting for provider {request.provider!r}; raise"
                     " TROUPE_LIMITS__WAITING or the provider's MAX_IN_FLIGHT",
                     translatable(
                         "I am busy: your message would be number {position} in the queue for the"

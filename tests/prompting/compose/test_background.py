@@ -103,7 +103,7 @@ def test_block_size_is_limited_and_newest_lines_are_kept(text: str) -> None:
     [dropped] = draft.left_out_items
     assert (dropped.section, dropped.why) == (
         "observed",
-        "too old: newer messages filled the background",
+        "too old: newer messages took the space",
     )
     assert dropped.count == 61 - part.text.count("> Bob:")
 
