@@ -153,7 +153,8 @@ async def test_hostile_texts_are_escaped(console: ConsoleUnderTest) -> None:
         *(one for kind in ("ssti", "special_tokens", "name_spoof") for one in with_ours(kind, {})),
     ]
     texts: list[tuple[str, str]] = []
-    for title, given in (one.values for one in hostile):
+    present = (one.values for one in hostile if one.values[1] is not None)  # without ../shared
+    for title, given in present:
         text = given if isinstance(given, str) else str(given)
         if isinstance(given, dict) and "gen" in given:
             text = expanded(given)
