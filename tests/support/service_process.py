@@ -78,6 +78,7 @@ class Service:
             "TROUPE_PROVIDERS__TEST__BASE_URL": model.base,
             "TROUPE_PROVIDERS__TEST__API_KEY": "none",
             "TROUPE_PROVIDERS__TEST__MODEL": "m",
+            "TROUPE_PROVIDERS__TEST__IDLE_SECONDS": "120",  # tests hold answers halfway
             "TROUPE_CONSOLE__PORT": "0",
             "TROUPE_LIMITS__ANSWERS_PER_PERSON": "0",  # these tests write faster than people
             "TROUPE_LIMITS__ANSWERS_PER_CHANNEL": "0",
