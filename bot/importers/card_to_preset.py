@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bot.importers.card import Card, Json
 from bot.importers.sillytavern_settings import read_regex_scripts, unsupported_feature_notes
-from bot.prompting.compose.card_macros import DEPTH_NOTE_NAME, ORIGINAL_SYSTEM
+from bot.prompting.compose.card_macros import DEFAULT_INSTRUCTIONS, DEPTH_NOTE_NAME
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.fields import MAX_NAME_CHARS, find_name_problem
 from bot.prompting.presets.files import validate_preset
@@ -42,7 +42,7 @@ def preset_from_card(
         "model": model,
         "role_name": clean_name(character_names[1] or character_names[0]) or "character",
         "description": _first_line(fields.text("creator_notes")),
-        "system": fields.text("system_prompt").strip() or ORIGINAL_SYSTEM,
+        "system": fields.text("system_prompt").strip() or DEFAULT_INSTRUCTIONS,
         "persona": fields.text("description").strip() or None,
         "personality": fields.text("personality").strip() or None,
         "scenario": fields.text("scenario").strip() or None,

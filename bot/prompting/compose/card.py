@@ -18,8 +18,8 @@ from itertools import takewhile
 
 from bot.chat.prompt import Message
 from bot.prompting.compose.card_macros import (
+    DEFAULT_INSTRUCTIONS,
     DEPTH_NOTE_NAME,
-    ORIGINAL_SYSTEM,
     CardMacros,
     build_card_macros,
     get_card_instructions,
@@ -64,7 +64,7 @@ def _apply_macros_and_lore(draft: Draft, inputs: PromptInputs, speaker_descripti
     macros = build_card_macros(inputs)
     if preset.has_macros:
         draft = _expand_persona(draft, macros.stable)
-    macros = _with_card_fields(macros, draft, inputs)
+    macros = _add_card_fields(macros, draft, inputs)
     book = preset.parsed_lorebook
     lore = find_lore(book, inputs, macros.current) if book else _EMPTY_LORE
     macros = macros.with_values(
@@ -117,7 +117,7 @@ def _expand_persona(draft: Draft, macros: Macros) -> Draft:
     return replace(draft, system=system, context=context, stories=tuple(stories))
 
 
-def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) -> CardMacros:
+def _add_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) -> CardMacros:
     preset = inputs.preset
     persona_texts = [part.text for part in draft.system if part.section == "persona"]
     field_names = [name for name in PERSONA_FIELDS if getattr(preset, name)]
@@ -141,7 +141,7 @@ def _with_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) ->
 
 
 def _expand_macros(draft: Draft, macros: Macros) -> Draft:
-    original_text = macros.expand(ORIGINAL_SYSTEM)
+    original_text = macros.expand(DEFAULT_INSTRUCTIONS)
     expand = replace(macros, fields={**macros.fields, "original": original_text}).expand
     system_parts = tuple(
         part if part.section == "persona" else replace(part, text=expand(part.text))
@@ -240,31 +240,31 @@ def _arrange_prompts(draft: Draft, preset: Preset, macros: Macros, lore: LoreRes
     fixed_prompts = [
         (index, prompt) for index, prompt in enumerate(prompts) if prompt.definition.depth is None
     ]
-    prompts_before = [prompt for index, prompt in fixed_prompts if index < history_index]
-    prompts_after = [
+    prompts_before_history = [prompt for index, prompt in fixed_prompts if index < history_index]
+    prompts_after_history = [
         prompt for index, prompt in fixed_prompts if index > history_index and prompt.text.strip()
     ]
-    system_prompts = list(takewhile(_is_system_prompt, prompts_before))
+    system_prompts = list(takewhile(_is_system_prompt, prompts_before_history))
     deep_prompts = [
         prompt for prompt in prompts if prompt.definition.depth is not None and prompt.text.strip()
     ]
-    prompts_by_depth = list(_group_by_depth(deep_prompts))
-    newest_messages = [prompt.message for depth, prompt in prompts_by_depth if depth == 0]
+    joined_prompts = list(_join_deep_prompts(deep_prompts))
+    newest_messages = [prompt.message for depth, prompt in joined_prompts if depth == 0]
     deep_messages = [
         (depth, prompt.message, prompt.definition.name or "prompt")
-        for depth, prompt in prompts_by_depth
+        for depth, prompt in joined_prompts
         if depth
     ]
     unplaced_messages = [] if draft.history else [message for _, message, _ in deep_messages]
     system_parts = [part for prompt in system_prompts for part in prompt.parts if part.text.strip()]
-    middle_prompts = prompts_before[len(system_prompts) :]
-    pinned_messages = _build_messages_before_history(middle_prompts, draft.pinned_messages, lore)
+    pinned_prompts = prompts_before_history[len(system_prompts) :]
+    pinned_messages = _build_messages_before_history(pinned_prompts, draft.pinned_messages, lore)
     return replace(
         draft,
         system=tuple(system_parts),
         pinned_messages=(*pinned_messages, *unplaced_messages),
         history=insert_messages(deep_messages, draft.history),
-        closing_messages=(*newest_messages, *(prompt.message for prompt in prompts_after)),
+        closing_messages=(*newest_messages, *(prompt.message for prompt in prompts_after_history)),
     )
 
 
@@ -342,7 +342,7 @@ def _to_lore_messages(parts: Sequence[PromptPart]) -> list[Message]:
     return [Message("system", text)] if text else []
 
 
-def _group_by_depth(prompts: Sequence[_FilledPrompt]) -> Iterator[tuple[int, _FilledPrompt]]:
+def _join_deep_prompts(prompts: Sequence[_FilledPrompt]) -> Iterator[tuple[int, _FilledPrompt]]:
     """Yield (depth, prompt), deepest first; join prompts with equal depth, order, and role."""
     prompts_by_position: dict[tuple[int, int, int], list[_FilledPrompt]] = defaultdict(list)
     for prompt in prompts:

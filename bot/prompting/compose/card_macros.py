@@ -18,7 +18,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import clean_name, sanitize_persona
 from bot.value_class import value_class
 
-ORIGINAL_SYSTEM = (
+DEFAULT_INSTRUCTIONS = (
     "Write {{char}}'s next reply in a conversation between {{char}} and {{notChar}}."
     " Stay in character, and never speak or act for anybody else."
 )
@@ -97,7 +97,7 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
 
 def get_card_instructions(preset: Preset) -> str:
     """Return a card's own instructions, or "" if it uses the default instructions."""
-    return "" if preset.system == ORIGINAL_SYSTEM else preset.system or ""
+    return "" if preset.system == DEFAULT_INSTRUCTIONS else preset.system or ""
 
 
 def choose_greeting(

@@ -14,7 +14,7 @@ from bot.errors import UserError
 from bot.ports import Backend
 from bot.prompting.compose.background import build_background, split_observed_turns
 from bot.prompting.compose.card import apply_card
-from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM, get_card_instructions
+from bot.prompting.compose.card_macros import DEFAULT_INSTRUCTIONS, get_card_instructions
 from bot.prompting.compose.inputs import PromptInputs, find_lowest_limit, gather_inputs
 from bot.prompting.compose.instructions import (
     build_instructions,
@@ -203,7 +203,7 @@ def _build_system_parts(
     if preset.has_macros and not preset.prompter:
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
         filled_text = fill_persona(preset, stories, message=question)
-        instructions = get_card_instructions(preset) or (preset.system and ORIGINAL_SYSTEM)
+        instructions = get_card_instructions(preset) or (preset.system and DEFAULT_INSTRUCTIONS)
         instruction_parts = _to_required_parts("system", instructions)
         persona_texts = [filled_text.text, *list_additional_persona_texts(preset)]
         persona = [part for text in persona_texts for part in _to_required_parts("persona", text)]

@@ -36,7 +36,7 @@ class PromptInputs:
     def is_own_turn(self, turn: Turn) -> bool:
         return turn.speaker is None and turn.preset in {None, self.preset.name}
 
-    def speaker_label(self, turn: Turn) -> str:
+    def find_speaker_label(self, turn: Turn) -> str:
         """Return the name of a turn's speaker, even where turns have no speaker tags."""
         if self.is_own_turn(turn):
             return self.preset.character_name

@@ -45,7 +45,7 @@ DeepMessage: TypeAlias = tuple[int, Message, str]
 def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResult:
     """Return the entries that the turns, including the newest message, activate."""
     turns, limit = inputs.turns, inputs.max_input_tokens
-    texts = [f"{inputs.speaker_label(turn)}: {turn.text}" for turn in turns]
+    texts = [f"{inputs.find_speaker_label(turn)}: {turn.text}" for turn in turns]
     time_budget = RegexTimeBudget()
 
     def search(turn_count: int, activation_turns: Mapping[str, int], macros: Macros) -> LoreResult:
@@ -56,7 +56,7 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
             budget=limit // _LORE_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT,
             count=get_counter_for_model(inputs.preset.model),
             random_float=rng.random,
-            activated_at=activation_turns,
+            activation_turns=activation_turns,
             expand=macros.expand,
             time_budget=time_budget,
         ).run()
@@ -64,7 +64,7 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
     activation_turns: Mapping[str, int] = {}
     for turn_count in _find_earlier_turn_counts(book, inputs):
         fresh_macros = replace(macros, variables=Variables())
-        activation_turns = search(turn_count, activation_turns, fresh_macros).activated_at
+        activation_turns = search(turn_count, activation_turns, fresh_macros).activation_turns
     return search(len(turns), activation_turns, macros)
 
 

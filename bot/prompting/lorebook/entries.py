@@ -15,7 +15,7 @@ from bot.texts.text import StoredPattern, Text, marked, translatable
 from bot.value_class import value_class
 
 _MAX_PATTERN_CHARS = 1000
-_MAX_PATTERN_WEIGHT = 1000
+_MAX_COMPILED_SIZE = 1000
 # The library prepares long literals in quadratic time, which its timeout does not interrupt.
 _MAX_ALTERNATIVE_TOKENS = 300
 _MAX_SEARCH_SECONDS_PER_KEY = 0.05
@@ -27,7 +27,7 @@ _SECONDARY_KEYS_REASON = StoredPattern(marked("{found}; secondary keys: {logic}"
 # As in SillyTavern, a text with more slashes, such as a path, is not a regular expression.
 _REGEX_LITERAL = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
 _REGEX_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^]\\])*\]|\{\s*(\d+)[\d\s,]*\}|.", re.DOTALL)
-# In this syntax, brackets may be plain text, so that a pattern's weight cannot be computed.
+# In this syntax, brackets may be plain text, so that a pattern's compiled size cannot be computed.
 _UNSUPPORTED_SYNTAX = re.compile(r"\(\?(?:#|[\w-]*[xV])")
 _SYNTAX_REPLACEMENTS = (("\\/", "/"), ("[^]", r"[\s\S]"), ("\\k<", "\\g<"))
 _REGEX_FLAGS = {
@@ -151,7 +151,7 @@ class LoreResult:
     reasons: Mapping[str, str]
     """The reason why each entry is active or inactive, by uid."""
     tokens: int
-    activated_at: Mapping[str, int]
+    activation_turns: Mapping[str, int]
     """The message count at which each sticky or cooling-down entry was activated, by uid."""
 
 
@@ -170,11 +170,11 @@ class KeyMatcher:
         book: Lorebook,
         time_budget: RegexTimeBudget,
         *,
-        cpu_seconds: Callable[[], float] = time.thread_time,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._book = book
         self._time_budget = time_budget
-        self._cpu_seconds = cpu_seconds
+        self._cpu_clock = cpu_clock
         self._lowercase_texts: dict[str, str] = {}  # most keys are searched in the same text
 
     def describe_match(self, entry: LoreEntry, text: str) -> str | None:
@@ -231,7 +231,7 @@ class KeyMatcher:
         if key in time_budget.slow_keys or time_budget.seconds_left <= 0:
             time_budget.slow_keys.add(key)
             return False
-        started_at = self._cpu_seconds()
+        started_at = self._cpu_clock()
         try:
             timeout_seconds = min(_MAX_SEARCH_SECONDS_PER_KEY, time_budget.seconds_left)
             return pattern.search(text, timeout=timeout_seconds) is not None
@@ -239,7 +239,7 @@ class KeyMatcher:
             time_budget.slow_keys.add(key)
             return False
         finally:
-            time_budget.seconds_left -= self._cpu_seconds() - started_at
+            time_budget.seconds_left -= self._cpu_clock() - started_at
 
 
 def is_regex(key: str) -> bool:
@@ -259,7 +259,7 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
         return translatable("it is longer than {limit} characters", limit=_MAX_PATTERN_CHARS)
     if _UNSUPPORTED_SYNTAX.search(pattern):
         return translatable("it has (?x), (?V1) or a comment, which JavaScript does not support")
-    if estimate_regex_weight(pattern) > _MAX_PATTERN_WEIGHT:
+    if estimate_compiled_size(pattern) > _MAX_COMPILED_SIZE:
         return translatable("its repetition counts are too high; lower the numbers in braces")
     if _measure_longest_alternative(pattern) > _MAX_ALTERNATIVE_TOKENS:
         return translatable(
@@ -275,7 +275,7 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
         return translatable("it is not a regular expression: {error}", error=str(error))
 
 
-def estimate_regex_weight(pattern: str) -> int:
+def estimate_compiled_size(pattern: str) -> int:
     """Estimate a pattern's compiled size: `regex` unrolls `a{1000}` and even `(a{9}){9}`."""
     groups = [[0]]
     for token in _REGEX_TOKEN.finditer(pattern):
@@ -284,8 +284,8 @@ def estimate_regex_weight(pattern: str) -> int:
         elif token[0] == "(":
             groups.append([0])
         elif token[0] == ")" and len(groups) > 1:
-            group_weight = sum(groups.pop())
-            groups[-1].append(max(1, group_weight))  # an empty group is unrolled, too
+            group_size = sum(groups.pop())
+            groups[-1].append(max(1, group_size))  # an empty group is unrolled, too
         else:
             groups[-1].append(1)
     return sum(map(sum, groups))
@@ -293,13 +293,13 @@ def estimate_regex_weight(pattern: str) -> int:
 
 def _measure_longest_alternative(pattern: str) -> int:
     """Count the tokens in the longest alternative, which limits the length of its literals."""
-    lengths = [0]
+    alternative_lengths = [0]
     for token in _REGEX_TOKEN.finditer(pattern):
         if token[0] == "|":
-            lengths.append(0)
+            alternative_lengths.append(0)
         else:
-            lengths[-1] += 1
-    return max(lengths)
+            alternative_lengths[-1] += 1
+    return max(alternative_lengths)
 
 
 def _shorten_around_key(line: str, key: str) -> str:

@@ -16,7 +16,7 @@ from bot.prompting.lorebook.entries import (
     Lorebook,
     LoreEntry,
     compile_key,
-    estimate_regex_weight,
+    estimate_compiled_size,
     is_regex,
 )
 from bot.prompting.text.jsonc import JsonFields
@@ -27,7 +27,7 @@ T = TypeVar("T")
 MAX_ENTRIES = 10_000
 _MAX_KEYS, _MAX_KEY_CHARS = 50_000, 2_000_000  # for all entries together
 # Limits for a book's regular expressions, so that parsing takes at most a second.
-_MAX_REGEX_WEIGHT, _MIN_REGEX_WEIGHT = 60_000, 40
+_MAX_COMPILED_SIZE, _MIN_COMPILED_SIZE = 60_000, 40
 _CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # Indexed by SillyTavern's numbers.
 KEY_LOGICS, ENTRY_POSITIONS = tuple(KeyLogic), tuple(EntryPosition)
@@ -71,7 +71,7 @@ def read_lorebook(data: object, source: str) -> Lorebook:
     problems = _find_problems(rows, entries, source)
     book = JsonFields(data)
     return Lorebook(
-        entries=tuple(_with_unique_ids(entries)),
+        entries=tuple(_make_ids_unique(entries)),
         name=book.text("name"),
         scan_depth=_or_default(book.integer("scan_depth"), 2),
         token_budget=book.integer("token_budget") or None,
@@ -122,7 +122,7 @@ def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
 def _find_problems(
     rows: Sequence[object], entries: Sequence[LoreEntry | None], source: str
 ) -> Iterator[Text]:
-    regex_weight_left = _MAX_REGEX_WEIGHT
+    compiled_size_left = _MAX_COMPILED_SIZE
     for index, (row, entry) in enumerate(zip(rows, entries, strict=True)):
         location = _describe_location(source, index)
         if entry is None or not isinstance(row, Mapping):
@@ -144,8 +144,8 @@ def _find_problems(
                     problem=problem,
                 )
                 continue
-            regex_weight_left -= max(estimate_regex_weight(key), _MIN_REGEX_WEIGHT)
-            if regex_weight_left < 0:
+            compiled_size_left -= max(estimate_compiled_size(key), _MIN_COMPILED_SIZE)
+            if compiled_size_left < 0:
                 raise PresetError.translatable(
                     "{source}: too many regular expressions, or too long ones; split the lorebook",
                     source=source,
@@ -251,7 +251,7 @@ def _apply_decorator(entry: LoreEntry, name: str, value: str) -> LoreEntry:
             return entry
 
 
-def _with_unique_ids(entries: Iterable[LoreEntry | None]) -> list[LoreEntry]:
+def _make_ids_unique(entries: Iterable[LoreEntry | None]) -> list[LoreEntry]:
     """Drop None entries, and replace missing and repeated ids with the entries' positions."""
     used_ids: set[str] = set()
     unique_entries = []

@@ -36,8 +36,8 @@ class LorebookSearch:
 
     The messages (oldest first, including the newest) have the form `Alice: hello`. Their number is
     the clock for sticky entries, cooldowns, and delays. `budget` limits the tokens of all entries,
-    unless the book's own limit is lower. `random_float` returns a number in [0, 1). `activated_at`
-    comes from the `LoreResult` for the previous prompt, and `expand` expands macros.
+    unless the book's own limit is lower. `random_float` returns a number in [0, 1).
+    `activation_turns` comes from the `LoreResult` for the previous prompt. `expand` expands macros.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class LorebookSearch:
         budget: int,
         count: TextTokenCounter,
         random_float: Callable[[], float],
-        activated_at: Mapping[str, int] | None = None,
+        activation_turns: Mapping[str, int] | None = None,
         expand: Callable[[str], str] = str,
         time_budget: RegexTimeBudget | None = None,
     ) -> None:
@@ -60,18 +60,18 @@ class LorebookSearch:
         self._count_tokens = count
         self._random_float = random_float
         self._expand = expand
-        self._activated_at: dict[str, int] = {}
+        self._activation_turns: dict[str, int] = {}
         self._sticky_ids: set[str] = set()
         self._cooldown_ends: dict[str, int] = {}
         for entry in book.entries:
-            self._resume_effect(entry, (activated_at or {}).get(entry.uid))
+            self._resume_effect(entry, (activation_turns or {}).get(entry.uid))
         # Sticky entries first, then by order, because the first entries get the budget.
         self._entries = sorted(
             book.entries, key=lambda entry: (entry.uid not in self._sticky_ids, -entry.order)
         )
         recursion_levels = {entry.delay_until_recursion for entry in book.entries} - {0}
-        self._recursion_levels = sorted(recursion_levels)  # recursion levels not reached yet
-        self._recursion_level = self._recursion_levels.pop(0) if self._recursion_levels else 0
+        self._unreached_levels = sorted(recursion_levels)  # recursion levels not reached yet
+        self._recursion_level = self._unreached_levels.pop(0) if self._unreached_levels else 0
         self._time_budget = time_budget or RegexTimeBudget()
         self._key_matcher = KeyMatcher(book, self._time_budget)
         self._activated_entries: dict[str, LoreEntry] = {}
@@ -99,7 +99,7 @@ class LorebookSearch:
             for entry in self._book.entries
         )
         return LoreResult(
-            tuple(ordered_entries), decisions, self._reasons, self._tokens, self._activated_at
+            tuple(ordered_entries), decisions, self._reasons, self._tokens, self._activation_turns
         )
 
     def _resume_effect(self, entry: LoreEntry, activated_at: int | None) -> None:
@@ -113,7 +113,7 @@ class LorebookSearch:
             self._cooldown_ends[entry.uid] = sticky_end + entry.cooldown
         else:
             return
-        self._activated_at[entry.uid] = activated_at
+        self._activation_turns[entry.uid] = activated_at
 
     def _find_triggered_entries(self, *, is_recursion: bool) -> list[LoreEntry]:
         triggered_entries = []
@@ -187,7 +187,7 @@ class LorebookSearch:
             random_float=self._random_float,
         )
         new_entries = []
-        for entry, tokens in self._with_token_counts(triggered_entries):
+        for entry, tokens in self._add_token_counts(triggered_entries):
             rejection_reason = (
                 group_reasons.get(entry.uid)
                 or self._find_probability_reason(entry)
@@ -200,11 +200,11 @@ class LorebookSearch:
             self._activated_entries[entry.uid] = entry
             self._tokens += tokens
             if entry.sticky or entry.cooldown:
-                self._activated_at.setdefault(entry.uid, len(self._messages))
+                self._activation_turns.setdefault(entry.uid, len(self._messages))
             new_entries.append(entry)
         return new_entries
 
-    def _with_token_counts(self, entries: Sequence[LoreEntry]) -> Iterator[tuple[LoreEntry, int]]:
+    def _add_token_counts(self, entries: Sequence[LoreEntry]) -> Iterator[tuple[LoreEntry, int]]:
         """Yield entries with their token counts, or with 0 once the budget is exceeded."""
         for start in range(0, len(entries), _TOKEN_COUNT_BATCH_SIZE):
             batch = entries[start : start + _TOKEN_COUNT_BATCH_SIZE]
@@ -237,8 +237,8 @@ class LorebookSearch:
         self._recursion_texts += new_texts
         if self._is_budget_exceeded or not self._book.recursive:
             return False
-        if not new_texts and self._recursion_levels:
-            self._recursion_level = self._recursion_levels.pop(0)
+        if not new_texts and self._unreached_levels:
+            self._recursion_level = self._unreached_levels.pop(0)
             return True
         return bool(new_texts)
 
@@ -334,11 +334,11 @@ def _find_key_ranges(keys: set[str], text: str) -> Iterator[tuple[int, int]]:
                 continue
             yield from (match.span() for match in matches)
             continue
-        searched_key = key.strip() if searched_text is text else key.strip().lower()
-        position = searched_text.find(searched_key) if searched_key else -1
+        sought_key = key.strip() if searched_text is text else key.strip().lower()
+        position = searched_text.find(sought_key) if sought_key else -1
         while position >= 0:
-            yield position, position + len(searched_key)
-            position = searched_text.find(searched_key, position + len(searched_key))
+            yield position, position + len(sought_key)
+            position = searched_text.find(sought_key, position + len(sought_key))
 
 
 def _skip_overlaps(ranges: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:

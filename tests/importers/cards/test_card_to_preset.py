@@ -7,7 +7,7 @@ import pytest
 
 from bot.importers.card import load_card, read_card
 from bot.importers.card_to_preset import parse_example_turns, preset_from_card
-from bot.prompting.compose.card_macros import ORIGINAL_SYSTEM
+from bot.prompting.compose.card_macros import DEFAULT_INSTRUCTIONS
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
 from tests.importers.card_samples import CARD_FILES
@@ -26,7 +26,7 @@ def test_converted_presets_survive_export_and_parse() -> None:
 def test_v1_card_gets_the_default_instructions_and_keeps_its_texts() -> None:
     marta = preset("innkeeper.json")
 
-    assert (marta.name, marta.role_name, marta.system) == ("Marta", "Marta", ORIGINAL_SYSTEM)
+    assert (marta.name, marta.role_name, marta.system) == ("Marta", "Marta", DEFAULT_INSTRUCTIONS)
     assert (marta.persona, marta.personality, marta.scenario) == (
         "{{char}} keeps the inn at the ford. She is sixty and has seen armies pass.",
         "dry, observant, kind to children",

@@ -32,7 +32,7 @@ def search_lore(
     said: Sequence[str] = SAID,
     budget: int = 1000,
     random_float: Callable[[], float] = lambda: 0.5,
-    activated_at: Mapping[str, int] | None = None,
+    activation_turns: Mapping[str, int] | None = None,
     **book: Any,
 ) -> LoreResult:
     return LorebookSearch(
@@ -41,7 +41,7 @@ def search_lore(
         budget=budget,
         count=words,
         random_float=random_float,
-        activated_at=activated_at,
+        activation_turns=activation_turns,
     ).run()
 
 
@@ -62,7 +62,7 @@ def test_active_entries_follow_from_the_rules(case: dict[str, Any]) -> None:
         said=case.get("said", SAID),
         budget=case.get("budget", 1000),
         random_float=lambda: case.get("random", 0.5),
-        activated_at=case.get("activated_at"),
+        activation_turns=case.get("activated_at"),
         **case.get("book", {}),
     )
 
@@ -110,18 +110,20 @@ def test_a_thousand_slow_regexes_share_one_time_budget() -> None:
 def test_sticky_entry_stays_active_then_cools_down_then_may_return() -> None:
     one = entry("d", "dragon", sticky=3, cooldown=2)
 
-    def at(messages: int, activated_at: Mapping[str, int], *, said: str = "nothing") -> LoreResult:
+    def at(
+        messages: int, activation_turns: Mapping[str, int], *, said: str = "nothing"
+    ) -> LoreResult:
         return search_lore(
-            one, said=["A: -"] * (messages - 1) + [f"A: {said}"], activated_at=activated_at
+            one, said=["A: -"] * (messages - 1) + [f"A: {said}"], activation_turns=activation_turns
         )
 
     first = at(10, {}, said="dragon")
-    assert first.activated_at == {"d": 10}
-    assert reasons(at(12, first.activated_at))["d"] == "it is sticky"
-    ended = at(13, first.activated_at, said="dragon")
+    assert first.activation_turns == {"d": 10}
+    assert reasons(at(12, first.activation_turns))["d"] == "it is sticky"
+    ended = at(13, first.activation_turns, said="dragon")
     assert active_ids(ended) == []
     assert reasons(ended)["d"] == "it is on cooldown until there are 15 messages"
-    assert active_ids(at(15, ended.activated_at, said="dragon")) == ["d"]
+    assert active_ids(at(15, ended.activation_turns, said="dragon")) == ["d"]
 
 
 def test_macros_are_expanded_in_keys_and_contents() -> None:
@@ -171,13 +173,13 @@ _TALK = st.lists(st.lists(_WORDS, max_size=4).map(" ".join), min_size=1, max_siz
 def test_search_of_any_book_ends_within_its_budget(
     entries: list[LoreEntry], talk: list[str], budget: int, seed: int
 ) -> None:
-    activated_at: Mapping[str, int] = {}
+    activation_turns: Mapping[str, int] = {}
     for messages in range(1, len(talk) + 1):
 
         def search(
             book: Lorebook,
             said: list[str] = talk[:messages],
-            activated_at: Mapping[str, int] = activated_at,
+            activation_turns: Mapping[str, int] = activation_turns,
         ) -> LoreResult:
             random_float = random.Random(seed).random
             return LorebookSearch(
@@ -186,7 +188,7 @@ def test_search_of_any_book_ends_within_its_budget(
                 budget=budget,
                 count=words,
                 random_float=random_float,
-                activated_at=activated_at,
+                activation_turns=activation_turns,
             ).run()
 
         book = Lorebook(tuple(entries), recursive=True)
@@ -198,9 +200,9 @@ def test_search_of_any_book_ends_within_its_budget(
         assert sum(one.is_activated for one in found.decisions) == len(found.entries)
         for group in ("g", "h"):
             held = [one for one in found.entries if group in one.groups]
-            assert len(held) < 2 or any(one.sticky and one.uid in activated_at for one in held)
+            assert len(held) < 2 or any(one.sticky and one.uid in activation_turns for one in held)
         assert found == search(book)
-        activated_at = found.activated_at
+        activation_turns = found.activation_turns
 
 
 def test_contents_beyond_the_budget_are_not_counted() -> None:
