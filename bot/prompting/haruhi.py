@@ -155,9 +155,9 @@ _ROLES_FOLDER = resources.files("bot.prompting") / "roles"
 _ROLE_NAMES: Mapping[str, str] = json.loads((_ROLES_FOLDER / "names.json").read_text("utf-8"))
 
 _ROLE_FILES = {
-    **{file[0].upper() + file[1:]: file for file in _ROLE_NAMES},
-    **{name: file for file, name in _ROLE_NAMES.items()},
-    **{file: file for file in _ROLE_NAMES},
+    **{file_stem[0].upper() + file_stem[1:]: file_stem for file_stem in _ROLE_NAMES},
+    **{name: file_stem for file_stem, name in _ROLE_NAMES.items()},
+    **{file_stem: file_stem for file_stem in _ROLE_NAMES},
     "Professor McGonagall": "McGonagall",
     "Professor Dumbledore": "Dumbledore",
 }

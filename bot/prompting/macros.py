@@ -199,7 +199,7 @@ _MACRO_CALL = re.compile(r"\s*([!?~>#/\s]*)([A-Za-z][\w-]*)(?=$|[\s:])")
 _TIME_ZONE = re.compile(r"\s*(?:time_|time\s*:+\s*)utc([+-]\d{1,2})\s*", re.IGNORECASE)
 
 _MACRO_ALIASES: Mapping[str, str] = _MACRO_TABLES["aliases"]
-_CONSTANTS: Mapping[str, str] = _MACRO_TABLES["constants"]
+_FIXED_VALUES: Mapping[str, str] = _MACRO_TABLES["constants"]
 _TIME_FORMATS: Mapping[str, str] = _MACRO_TABLES["times"]
 _VARIABLE_MACROS = frozenset(
     f"{verb}{scope}var" for scope in ("", "global") for verb in ("set", "add", "inc", "dec", "get",
@@ -207,7 +207,7 @@ _VARIABLE_MACROS = frozenset(
 ) | {"varexists", "globalvarexists"}  # fmt: skip
 _KNOWN_MACROS = frozenset(
     {"char", "user", *_MACRO_TABLES["fields"], *_MACRO_TABLES["functions"]}
-).union(_CONSTANTS, _TIME_FORMATS, _VARIABLE_MACROS)
+).union(_FIXED_VALUES, _TIME_FORMATS, _VARIABLE_MACROS)
 _BLOCK_MACROS = frozenset({"if", "trim", "//", "reverse"}) | {
     name for name in _VARIABLE_MACROS if name.startswith(("set", "add"))
 }
@@ -341,9 +341,9 @@ class Macros:
             case "greeting":
                 return "".join(self.greetings[(number := _parse_count(argument, 0)) : number + 1])
             case _:
-                return self._find_plain_value(name, argument)
+                return self._look_up_value(name, argument)
 
-    def _find_plain_value(self, name: str, argument: str) -> str:
+    def _look_up_value(self, name: str, argument: str) -> str:
         if name in _TIME_FORMATS:
             return format_moment(self.now, _TIME_FORMATS[name])
         match name:
@@ -356,7 +356,7 @@ class Macros:
             case "idleduration":
                 return "just now" if self.idle_time is None else describe_duration(self.idle_time)
             case _:
-                return _CONSTANTS[name] if name in _CONSTANTS else self.fields.get(name, "")
+                return _FIXED_VALUES[name] if name in _FIXED_VALUES else self.fields.get(name, "")
 
     def _choose_branch(
         self, parsed_text: "_ParsedText", index: int, closing_index: int | None, depth: int
@@ -370,7 +370,7 @@ class Macros:
         if closing_index is None and not branch_arguments:
             return None
         is_negated = condition.lstrip().startswith("!") or "!" in call.flags
-        is_true = self._is_true_condition(condition.strip().removeprefix("!"), depth) != is_negated
+        is_true = self._is_condition_true(condition.strip().removeprefix("!"), depth) != is_negated
         if closing_index is None:
             return self._expand("::".join(branch_arguments), depth + 1).strip() if is_true else ""
         else_index, branch_text = parsed_text.find_else(index, closing_index), ""
@@ -381,7 +381,7 @@ class Macros:
             branch_text = self._expand_calls(parsed_text, else_index + 1, depth + 1, closing_index)
         return branch_text if "#" in call.flags else branch_text.strip()
 
-    def _is_true_condition(self, condition: str, depth: int) -> bool:
+    def _is_condition_true(self, condition: str, depth: int) -> bool:
         # A value is never parsed as a macro, because a person may have written it.
         if parse_expression(condition) or _is_known_macro(_to_canonical_name(condition.strip())):
             condition = "{{" + condition + "}}"
@@ -491,7 +491,7 @@ class _ParsedText:
         for index, call in enumerate(self.calls):
             if call.is_closing and open_indexes[call.name]:
                 self.closing_indexes[open_indexes[call.name].pop()] = index
-            elif call.name in _BLOCK_MACROS and len(call.arguments) < _find_block_argument_number(
+            elif call.name in _BLOCK_MACROS and len(call.arguments) < _find_block_argument_position(
                 call.name
             ):
                 open_indexes[call.name].append(index)
@@ -516,17 +516,17 @@ def _parse_count(argument: str, default: int) -> int:
     return int(argument) if argument.isdecimal() and len(argument) < 4 else default
 
 
-def _find_block_argument_number(macro_name: str) -> int:
+def _find_block_argument_position(macro_name: str) -> int:
     """Return the number (from 1) of the argument that may be a block with a closing tag."""
     return 2 if macro_name == "if" or macro_name in _VARIABLE_MACROS else 1
 
 
 def _parse_call(text: str, start: int, end: int) -> _MacroCall:
     body = text[start + 2 : end - 2]
-    comment = body.lstrip()
-    if comment.startswith("//"):
-        flags = "/" if comment.startswith("///") and not comment[3:].strip() else ""
-        return _MacroCall(start, end, body, "//", flags, () if comment == "//" else (comment,))
+    content = body.lstrip()
+    if content.startswith("//"):
+        flags = "/" if content.startswith("///") and not content[3:].strip() else ""
+        return _MacroCall(start, end, body, "//", flags, () if content == "//" else (content,))
     match = _MACRO_CALL.match(body)
     if match is None:
         return _MacroCall(start, end, body)

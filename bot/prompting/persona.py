@@ -43,7 +43,7 @@ class Placeholder:
     max_stories: int = 1
     max_tokens: int = NO_LIMIT
     """The token limit for all its stories; if less than 1, the tokens left in the prompt."""
-    needs_one_story: bool = True
+    requires_story: bool = True
     """Whether to insert the first story even if it exceeds the limit."""
 
     def build_query(self, message: str) -> str:
@@ -177,7 +177,7 @@ def _parse_line(line: str, index: int) -> tuple[Placeholder | None, Text | None]
         return Placeholder(index, match[1]), problem
     if match := _SEVERAL_STORIES_PLACEHOLDER.search(line):
         limits, unknown_argument = _parse_limits(match[1], index)
-        placeholder = Placeholder(index, None, limits["n"], limits["token"], needs_one_story=False)
+        placeholder = Placeholder(index, None, limits["n"], limits["token"], requires_story=False)
         limit_problem = translatable("{argument} is not a valid limit", argument=unknown_argument)
         return placeholder, limit_problem if unknown_argument else problem
     return None, translatable(
@@ -211,16 +211,16 @@ def _parse_limits(arguments: str, line_index: int) -> tuple[dict[str, int], str 
 
 
 def _choose_stories(
-    placeholder: Placeholder, stories: Sequence[Story], tokens: int | None, count: TextTokenCounter
+    placeholder: Placeholder, stories: Sequence[Story], budget: int | None, count: TextTokenCounter
 ) -> tuple[Sequence[Story], int]:
     best_stories = stories[: max(placeholder.max_stories, 0)]
     story_tokens = count([story.text for story in best_stories]) if best_stories else ()
-    if tokens is None or 0 < placeholder.max_tokens < tokens:
-        tokens = placeholder.max_tokens if placeholder.max_tokens > 0 else None
+    if budget is None or 0 < placeholder.max_tokens < budget:
+        budget = placeholder.max_tokens if placeholder.max_tokens > 0 else None
     chosen_count = used_tokens = 0
     for token_count in story_tokens:
-        fits = tokens is None or used_tokens + token_count <= tokens
-        if not fits and not (placeholder.needs_one_story and not chosen_count):
+        fits = budget is None or used_tokens + token_count <= budget
+        if not fits and not (placeholder.requires_story and not chosen_count):
             break
         chosen_count += 1
         used_tokens += token_count

@@ -33,7 +33,7 @@ _MAX_COMBINING_MARKS = 2  # combining marks on a letter; more would cover the li
 _JOINERS = "\u200c\u200d"
 _EMOJI_JOINERS = "\u200d\ufe0f"  # used in emoji such as families and colored hearts
 # Scripts in which joiners are part of the spelling: علی‌رضا.
-_JOINED_SCRIPTS = {"ARABIC", "SYRIAC", "MONGOLIAN", "KHMER", "MYANMAR", "SINHALA"} | {
+_JOINER_SCRIPTS = {"ARABIC", "SYRIAC", "MONGOLIAN", "KHMER", "MYANMAR", "SINHALA"} | {
     *("DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI", "ORIYA", "TAMIL", "TELUGU", "KANNADA"),
     "MALAYALAM",
 }
@@ -69,7 +69,7 @@ def is_unambiguous_name(name: str) -> bool:
     return clean_name(name) == _normalize(name)
 
 
-def with_id_suffix(label: str, person_id: str, attempt_number: int = 0) -> str:
+def add_id_suffix(label: str, person_id: str, attempt_number: int = 0) -> str:
     """Add `#` and four hex digits of the id's hash, which no clean name can imitate."""
     salted_id = f"{person_id}/{attempt_number}" if attempt_number else person_id
     return f"{label or 'user'}#{hashlib.sha256(salted_id.encode(errors='replace')).hexdigest()[:4]}"
@@ -83,7 +83,7 @@ def _should_keep_char(before: str, char: str, after: str) -> bool:
     if char in _EMOJI_JOINERS and (_is_emoji(before) or before in _EMOJI_JOINERS):
         return True
     if char in _JOINERS:
-        return find_script(before) == find_script(after) and find_script(before) in _JOINED_SCRIPTS
+        return find_script(before) == find_script(after) and find_script(before) in _JOINER_SCRIPTS
     if char in _INNER_PUNCTUATION:
         return before.isalnum() and after.isalnum()
     if is_invisible(char) or is_overlay_mark(char) or COLON.match(char):
@@ -182,9 +182,9 @@ def _find_possible_tags(line: str) -> Iterator[str]:
     """Yield the texts before colons in a line, such as `Bob: hi` or `10:30 Bob: hi`."""
     line_start = _LEADING_PUNCTUATION.sub("", line[:MAX_TAG_CHARS])
     yield from _split_at(COLON, line_start)
-    text_from_name = _TEXT_BEFORE_NAME.sub("", line_start)
-    if text_from_name != line_start:
-        yield from _split_at(COLON, text_from_name)
+    text_without_time = _TEXT_BEFORE_NAME.sub("", line_start)
+    if text_without_time != line_start:
+        yield from _split_at(COLON, text_without_time)
 
 
 def _split_at(separator: re.Pattern[str], line: str) -> Iterator[str]:
@@ -194,7 +194,7 @@ def _split_at(separator: re.Pattern[str], line: str) -> Iterator[str]:
 
 TagMode = Literal["default", "add", "not_add"]
 
-_MAX_CACHED_LABELS = 512  # conversations
+_LABEL_CACHE_SIZE = 512  # conversations
 
 
 @value_class
@@ -254,7 +254,7 @@ def label_speakers(people: Iterable[Person], characters: Mapping[str, str]) -> S
     return replace(labels, people=people_labels)
 
 
-@text_cache(_MAX_CACHED_LABELS)
+@text_cache(_LABEL_CACHE_SIZE)
 def _label_speakers(
     people: tuple[tuple[str, str], ...], characters: tuple[tuple[str, str], ...]
 ) -> SpeakerLabels:
@@ -277,10 +277,10 @@ def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict
         is_taken = skeletons[person_id] in taken_skeletons or is_role_heading(label)
         is_unique = not is_taken and all_skeletons.count(skeletons[person_id]) == 1
         if not (is_unique and is_unambiguous_name(people[person_id])):
-            label = with_id_suffix(clean_names[person_id], person_id)
+            label = add_id_suffix(clean_names[person_id], person_id)
             while label in labels.values():  # a hash collision, 1 in 65,536
                 attempt_number += 1
-                label = with_id_suffix(clean_names[person_id], person_id, attempt_number)
+                label = add_id_suffix(clean_names[person_id], person_id, attempt_number)
         labels[person_id] = label
     return labels
 
@@ -313,7 +313,7 @@ def _label_characters(characters: Mapping[str, str]) -> dict[str, str]:
     return {
         preset: label
         if skeletons.count(confusable_skeleton(label)) == 1
-        else with_id_suffix(clean_name(display_name(preset)), preset)
+        else add_id_suffix(clean_name(display_name(preset)), preset)
         for preset, label in labels.items()
     }
 

@@ -51,7 +51,7 @@ _ZERO_WIDTH_CHARACTERS = "\u180e\u200b-\u200f\u2060-\u2064\u206a-\u206f\ufeff"
 _HIDDEN_TEXT = re.compile(
     f"[{_TAG_CHARACTERS}]|(?<=[{_VARIATION_SELECTORS}])[{_VARIATION_SELECTORS}]+|[{_ZERO_WIDTH_CHARACTERS}]{{4,}}"
 )
-_HIDING_CHARACTER = re.compile(f"[{_TAG_CHARACTERS}{_VARIATION_SELECTORS}{_ZERO_WIDTH_CHARACTERS}]")
+_HIDDEN_CHARACTER = re.compile(f"[{_TAG_CHARACTERS}{_VARIATION_SELECTORS}{_ZERO_WIDTH_CHARACTERS}]")
 
 # Invisible letters and marks: fillers and variation selectors.
 _BLANK_LETTERS = frozenset(
@@ -102,7 +102,7 @@ def is_overlay_mark(char: str) -> bool:
 
 def strip_hidden_text(text: str) -> str:
     """Remove text that models can read but people cannot see."""
-    if text.isascii() or not _HIDING_CHARACTER.search(text):
+    if text.isascii() or not _HIDDEN_CHARACTER.search(text):
         return text  # the usual case, in a tenth of the time
     return _HIDDEN_TEXT.sub("", text)
 
