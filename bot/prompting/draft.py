@@ -110,8 +110,8 @@ class Draft:
             if count:
                 spans.append(PromptSpan(section, message_index, count))
                 message_index += count
-        for name, run_group in groupby(self._find_history_runs(), key=itemgetter(0)):
-            count = sum(length for _, length in run_group)
+        for name, runs in groupby(self._find_history_runs(), key=itemgetter(0)):
+            count = sum(length for _, length in runs)
             spans.append(PromptSpan("lore" if name else "history", message_index, count, name=name))
             message_index += count
         return (*spans, *self._list_newest_spans(message_index))

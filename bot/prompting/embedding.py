@@ -79,8 +79,8 @@ def pack_vectors(rows: npt.ArrayLike, text_count: int) -> list[PackedVector]:
     )
     if len(matrix) != text_count or not is_finite_matrix:
         raise EmbeddingError(f"the model returned shape {matrix.shape} for {text_count} texts")
-    vector_lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    return [row.tobytes() for row in matrix / np.maximum(vector_lengths, np.finfo(np.float32).tiny)]
+    vector_norms = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return [row.tobytes() for row in matrix / np.maximum(vector_norms, np.finfo(np.float32).tiny)]
 
 
 def cosine_similarities(query: PackedVector, vectors: Sequence[PackedVector]) -> list[float]:
@@ -182,8 +182,8 @@ class StoryIndex:
                 f"the embedding returns {query_vector.size} numbers, but the stories' vectors have "
                 f"{self._unit_vectors.shape[1]}; pass the embedding that computed them"
             )
-        query_length = np.linalg.norm(query_vector) or 1
-        scores = np.round(self._unit_vectors @ query_vector / query_length, _SCORE_DIGITS)
+        query_norm = np.linalg.norm(query_vector) or 1
+        scores = np.round(self._unit_vectors @ query_vector / query_norm, _SCORE_DIGITS)
         best_indexes = np.argsort(-scores, kind="stable")[:limit]
         return [
             Story(int(index), self.texts[index], float(scores[index])) for index in best_indexes
@@ -195,8 +195,8 @@ def _normalize_vectors(vectors: Sequence[Vector]) -> npt.NDArray[np.float32]:
         matrix = np.asarray(vectors, dtype=np.float32).reshape(len(vectors), -1)
     except ValueError as error:
         raise CharacterError("the vectors of the stories have different lengths") from error
-    vector_lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
-    if zero_vector_indexes := np.flatnonzero(vector_lengths == 0).tolist():
+    vector_norms = np.linalg.norm(matrix, axis=1, keepdims=True)
+    if zero_vector_indexes := np.flatnonzero(vector_norms == 0).tolist():
         raise CharacterError(f"the vector of story {zero_vector_indexes[0] + 1} is all zeros")
-    unit_vectors: npt.NDArray[np.float32] = matrix / vector_lengths
+    unit_vectors: npt.NDArray[np.float32] = matrix / vector_norms
     return unit_vectors

@@ -47,7 +47,7 @@ async def fit_draft(
 
     Stories in the system text are dropped last, lowest scores first.
     """
-    if limit is not None and (whole_prompt := await _fit_in_full(draft, limit, count)):
+    if limit is not None and (whole_prompt := await _fit_whole(draft, limit, count)):
         return whole_prompt
     content = _OptionalContent(draft, limit, estimate)
     if limit is None:
@@ -68,7 +68,7 @@ async def fit_draft(
     return content.to_fitted_prompt(fitting_count, tokens)
 
 
-async def _fit_in_full(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
+async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
     """Return the whole draft as a prompt if its byte count proves that it fits, or else None."""
     prompt = draft.prompt
     if not _fits_by_byte_count(prompt, limit):
@@ -76,8 +76,8 @@ async def _fit_in_full(draft: Draft, limit: int, count: PromptTokenCounter) -> F
     tokens = await count(prompt)
     if tokens > limit:
         return None
-    complete_draft = replace(draft, left_out_items=()) if draft.left_out_items else draft
-    return FittedPrompt(complete_draft, prompt, tokens, limit, draft.left_out_items)
+    final_draft = replace(draft, left_out_items=()) if draft.left_out_items else draft
+    return FittedPrompt(final_draft, prompt, tokens, limit, draft.left_out_items)
 
 
 def _fits_by_byte_count(prompt: Prompt, limit: int) -> bool:
@@ -239,11 +239,11 @@ def prompt_tokens(receipt: Receipt) -> int:
 
 def locate_spans(receipt: Receipt) -> Iterator[tuple[PromptSpan, int, int | None]]:
     """Yield each span with its start and end in its first message (None: in a later message)."""
-    located_chars: dict[int, int] = {}  # by message: characters that belong to earlier spans
+    ends_by_message: dict[int, int] = {}  # where each message's latest span ends
     for span in receipt.layout:
-        begin = located_chars.get(span.message, 0)
+        begin = ends_by_message.get(span.message, 0)
         end = None if span.chars is None else begin + span.chars
-        located_chars[span.message] = end or 0
+        ends_by_message[span.message] = end or 0
         yield span, begin, end
 
 

@@ -197,7 +197,7 @@ class Characters:
             character = await self._load(name, revision)
         if character is None:
             return None
-        return character.preset.behaving_as(behavior_preset), character.version
+        return character.preset.with_behavior_of(behavior_preset), character.version
 
     async def _load(self, name: str, revision: str) -> _LoadedCharacter | None:
         read_version = self.read_newest_version

@@ -48,7 +48,7 @@ class Text(str):
 
     def translate_to(self, language: str) -> str:
         """Return the text in a language, or in English if the catalog has no translation."""
-        catalog = _catalog(language)
+        catalog = _load_catalog(language)
         if self._plural is None:
             pattern = catalog.gettext(self._pattern) if self._pattern else ""
         else:
@@ -126,7 +126,7 @@ def supported_language(locale: str | None) -> str:
 
 
 @cache
-def _catalog(language: str) -> gettext.NullTranslations:
+def _load_catalog(language: str) -> gettext.NullTranslations:
     return gettext.translation(_GETTEXT_DOMAIN, _LOCALES_FOLDER, [language], fallback=True)
 
 
@@ -146,13 +146,13 @@ class StoredPattern:
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
         parts = [*Formatter().parse(pattern)]
-        self.literal_chars = sum(len(literal) for literal, *_ in parts)
+        self.literal_length = sum(len(literal) for literal, *_ in parts)
         regex_text = "".join(
             re.escape(literal) + (f"(?P<{name}>.*?)" if name else "") for literal, name, *_ in parts
         )
         self._regex = re.compile(regex_text, re.DOTALL)
         _stored_patterns.append(self)
-        _stored_patterns.sort(key=lambda one: one.literal_chars, reverse=True)
+        _stored_patterns.sort(key=lambda one: one.literal_length, reverse=True)
 
     def with_values(self, **values: object) -> str:
         """Return the English sentence with these values."""
@@ -176,7 +176,7 @@ _stored_patterns: list[StoredPattern] = []  # the pattern with the most literal 
 def to_translatable(text: str) -> Text:
     """Return a translatable text for a stored English one; unknown texts remain in English."""
     unparsed_text = Text(text.replace("{", "{{").replace("}", "}}"), {})
-    has_translation = any(_catalog(one).gettext(text) != text for one in LANGUAGES[1:])
+    has_translation = any(_load_catalog(one).gettext(text) != text for one in LANGUAGES[1:])
     if len(text) > _MAX_PARSED_CHARS or has_translation:
         return unparsed_text
     parsed_texts = (one.parse(text) for one in _stored_patterns)

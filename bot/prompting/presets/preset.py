@@ -54,7 +54,7 @@ _MAX_VERSION = 10**9  # later versions count up from it; PostgreSQL's integers e
 _MAX_OUTPUT_TOKENS = 1_000_000  # as in `parameters`
 _MAX_INPUT_TOKENS = 10**9
 _MAX_MESSAGES = 10_000
-_MAX_STORY_CHARS = 50_000
+_MAX_STORY_STRING_CHARS = 50_000
 _MAX_FALLBACKS = 8  # all may be tried for one message
 _MAX_VALUE_CHARS = 256 * 1024  # as JSON, which is sent with every request
 
@@ -277,7 +277,7 @@ class Preset(StrictModel):
     """SillyTavern's World Info, a card's `character_book`, or a file next to the preset's."""
     regex_scripts: Annotated[tuple[RegexScript, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
     """Replacements in answers; with any, an answer is shown only once it is complete."""
-    story_string: Annotated[str, Field(max_length=_MAX_STORY_CHARS)] | None = None
+    story_string: Annotated[str, Field(max_length=_MAX_STORY_STRING_CHARS)] | None = None
     """SillyTavern's template of the system message."""
     macros: StrictBool = False
     """Whether to expand macros such as {{char}}, {{user}}, {{random}} in the texts of a card."""
@@ -327,7 +327,7 @@ class Preset(StrictModel):
     """Whether the bot answers only in age-restricted channels, in groups with `/access adult on`,
     and in private chats with people who confirmed their age."""
 
-    _behavior_name: str = PrivateAttr("")
+    _behavior_preset_name: str = PrivateAttr("")
 
     @property
     def display_name(self) -> str:
@@ -336,15 +336,15 @@ class Preset(StrictModel):
     @property
     def behavior_preset_name(self) -> str:
         """The name of the preset that gives a user-made character its behavior; "" for others."""
-        return self._behavior_name
+        return self._behavior_preset_name
 
-    def behaving_as(self, behavior_preset: "Preset") -> "Preset":
+    def with_behavior_of(self, behavior_preset: "Preset") -> "Preset":
         """Return this character with another preset's model, limits, and rules, but not tools."""
         fields = {name: getattr(behavior_preset, name) for name in type(self).model_fields}
         character_copy = self.model_copy(
             update={name: value for name, value in fields.items() if name not in _CHARACTER_KEYS}
         )
-        character_copy._behavior_name = behavior_preset.name  # noqa: SLF001 # our own copy
+        character_copy._behavior_preset_name = behavior_preset.name  # noqa: SLF001 # our own copy
         return character_copy
 
     @property

@@ -116,7 +116,7 @@ class EncodingCounter:
     def __call__(self, texts: Iterable[str]) -> Sequence[int]:
         """Return the number of tokens of each text; special tokens count as plain text."""
         counts = self._counts_by_text_key
-        return [counts.get((hash(text), len(text))) or self._count_cached(text) for text in texts]
+        return [counts.get((hash(text), len(text))) or self._get_count(text) for text in texts]
 
     async def count_prompt(self, prompt: Prompt) -> int:
         """Load the encoding, and count a prompt's tokens."""
@@ -137,11 +137,11 @@ class EncodingCounter:
         text_tokens = sum(self([message.content for message in messages]))
         return overhead_tokens + sum(map(estimate_image_tokens, images)) + text_tokens
 
-    def _count_cached(self, text: str) -> int:
+    def _get_count(self, text: str) -> int:
         key = hash(text), len(text)
         tokens = self._counts_by_text_key.get(key)
         if tokens is None:
-            tokens = self._counts_by_text_key[key] = self._count_uncached(text)
+            tokens = self._counts_by_text_key[key] = self._compute_count(text)
             if len(self._counts_by_text_key) > _MAX_CACHED_TEXTS:
                 del self._counts_by_text_key[next(iter(self._counts_by_text_key))]
         return tokens
@@ -152,7 +152,7 @@ class EncodingCounter:
         with self._load_lock:
             return self._load_encoding(self.encoding)
 
-    def _count_uncached(self, text: str) -> int:
+    def _compute_count(self, text: str) -> int:
         if not text.isascii():
             text = text.encode(errors="replace").decode()  # no lone surrogates
             if self.encoding in _NFC_ENCODINGS:
