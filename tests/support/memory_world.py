@@ -348,7 +348,7 @@ class MemoryWorld:
         chats = MovedChats()
         chats.record_moves([_MOVE])
         moved = replace(message, address=replace(address, chat="-1005"))
-        [first] = chats.to_first_addresses([moved])
+        [first] = chats.map_to_first_chats([moved])
         assert isinstance(first, IncomingMessage)
         return first
 

@@ -138,7 +138,7 @@ def _utf16_offsets(text: str) -> Sequence[int]:
     """Return the UTF-16 offset of each character of a text, and of the text's end."""
     if text.isascii() or max(text) <= "\uffff":
         return range(len(text) + 1)
-    return [0, *accumulate(2 if letter > "\uffff" else 1 for letter in text)]
+    return [0, *accumulate(2 if char > "\uffff" else 1 for char in text)]
 
 
 def to_keyboard(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> dict[str, object] | None:

@@ -48,7 +48,7 @@ class CurrentChat:
     id: int
     has_moved: bool = False
 
-    def to_wire(self, message_id: str | None) -> int | None:
+    def to_telegram_id(self, message_id: str | None) -> int | None:
         """Convert a stored message id to Telegram's, or return None if it is not in this chat."""
         if message_id is None or not message_id.isdecimal():  # ephemeral, see `incoming.py`
             return None
@@ -57,7 +57,7 @@ class CurrentChat:
             return number
         return number - _MESSAGE_ID_OFFSET if number > _MESSAGE_ID_OFFSET else None
 
-    def from_wire(self, message_id: int) -> str:
+    def to_stored_id(self, message_id: int) -> str:
         return str(message_id + _MESSAGE_ID_OFFSET if self.has_moved else message_id)
 
 
@@ -70,7 +70,7 @@ class MovedChats:
         self._first_ids: dict[int, int] = {}  # by current id
         self._current_ids: dict[int, int] = {}  # by first id
         self._is_loaded = False
-        self._checked_chat_ids: set[int] = set()
+        self._seen_group_ids: set[int] = set()
 
     async def load(self, intake: Intake) -> None:
         """Load stored moves, including those that other processes stored; raises `StoreError`."""
@@ -86,10 +86,10 @@ class MovedChats:
     async def load_moves_for_new_chats(self, events: Iterable[Incoming], intake: Intake) -> None:
         """Load stored moves if any event comes from a group that this process has not seen yet."""
         chat_ids = {int(one.address.chat) for one in events}
-        unchecked_group_ids = {chat for chat in chat_ids - self._checked_chat_ids if chat < 0}
-        if unchecked_group_ids:
+        new_group_ids = {chat for chat in chat_ids - self._seen_group_ids if chat < 0}
+        if new_group_ids:
             await self.load(intake)
-            self._checked_chat_ids |= unchecked_group_ids
+            self._seen_group_ids |= new_group_ids
 
     def record_moves(self, updates: Iterable[Update]) -> Mapping[str, str]:
         """Record the moves announced in updates; return the cursors to store with the updates."""
@@ -102,11 +102,11 @@ class MovedChats:
                 cursors |= self._register_move(message.migrate_from_chat_id, message.chat.id)
         return cursors
 
-    def to_first_addresses(self, events: Iterable[Incoming]) -> list[Incoming]:
+    def map_to_first_chats(self, events: Iterable[Incoming]) -> list[Incoming]:
         """Return events with their groups' first addresses, but without announcements of moves."""
-        return [one for one in map(self._to_first_address, events) if one is not None]
+        return [one for one in map(self._map_to_first_chat, events) if one is not None]
 
-    def _to_first_address(self, incoming: Incoming) -> Incoming | None:
+    def _map_to_first_chat(self, incoming: Incoming) -> Incoming | None:
         first_id = self._first_ids.get(int(incoming.address.chat))
         if first_id is None:
             return incoming
@@ -136,14 +136,14 @@ class MovedChats:
         self, address: Address, request: Callable[[CurrentChat], Awaitable[Result]]
     ) -> Result:
         """Send a request to an address's current chat; if it just moved, retry in the new chat."""
-        chat = await self._current_chat(address)
+        chat = await self._find_current_chat(address)
         try:
             return await request(chat)
         except ChatMoved as error:  # a request to the old chat has no effect
             await self._store_move(chat.id, error.new_chat_id)
-        return await request(await self._current_chat(address))
+        return await request(await self._find_current_chat(address))
 
-    async def _current_chat(self, address: Address) -> CurrentChat:
+    async def _find_current_chat(self, address: Address) -> CurrentChat:
         first_id = int(address.chat)
         if first_id < 0 and not self._is_loaded and self._intake is not None:
             try:

@@ -111,7 +111,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 parsed_updates = parse_updates(updates)
                 cursors = dict(self._chats.record_moves(parsed_updates))
                 events = self._convert_updates(parsed_updates, bot)
-                events = self._chats.to_first_addresses(events)
+                events = self._chats.map_to_first_chats(events)
                 if self._is_catching_up:
                     events = self._mark_late_events(events)
                 self._is_catching_up = len(updates) >= _MAX_UPDATES
@@ -144,8 +144,8 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         if file is not None and file.reload_if_changed():
             register_secrets(file.secrets)
             if len(file.secrets) == 1 and is_webhook_secret(file.secrets[0]):
-                secret = {"webhook_secret": SecretStr(file.secrets[0])}
-                token.settings = token.settings.model_copy(update=secret)
+                secret_field = {"webhook_secret": SecretStr(file.secrets[0])}
+                token.settings = token.settings.model_copy(update=secret_field)
                 _log.info("webhook_secret_replaced")
             else:
                 _log.error("webhook_secret_invalid")
@@ -184,7 +184,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         events = self._convert_updates(parsed_updates, self._bot)
         # Another process may have stored a move.
         await self._chats.load_moves_for_new_chats(events, intake)
-        events = self._mark_late_events(self._chats.to_first_addresses(events))
+        events = self._mark_late_events(self._chats.map_to_first_chats(events))
         await self._store_and_acknowledge(events, cursors, intake.receive)
         return True
 

@@ -36,7 +36,7 @@ from bot.ports import Surface
 from bot.runtime.in_process import BoundedDict
 
 _MAX_PROBES = 64
-_MAX_OLDER_PROBES = 16  # messages that may arrive between a search and the repeated send
+_MAX_PROBES_BACK = 16  # messages that may arrive between a search and the repeated send
 _MAX_MISSING_IDS = 8  # in a row; after that, a group is assumed to have no further messages
 _MAX_STORED_SEARCHES = 1000  # interrupted searches whose progress is kept
 
@@ -91,16 +91,16 @@ class TelegramSurface(Surface):
     async def _send_to_chat(self, message: OutgoingMessage, chat: CurrentChat) -> str:
         topic_id = _topic_id(message.address)
         target: dict[str, Any] = {"chat_id": chat.id, "message_thread_id": topic_id}
-        reply_to = chat.to_wire(message.reply_to)
+        reply_to = chat.to_telegram_id(message.reply_to)
         if reply_to is not None:
             # Send the answer even if the question was deleted.
             reply_parameters = {"message_id": reply_to, "allow_sending_without_reply": True}
             target["reply_parameters"] = reply_parameters
         try:
-            return chat.from_wire(await self._send_to_target(message, target))
+            return chat.to_stored_id(await self._send_to_target(message, target))
         except ReplyNotFound:  # some servers ignore `allow_sending_without_reply`
             target.pop("reply_parameters", None)
-            return chat.from_wire(await self._send_to_target(message, target))
+            return chat.to_stored_id(await self._send_to_target(message, target))
 
     async def _send_ephemeral_placeholder(self, message: OutgoingMessage, reader_id: str) -> str:
         """Send a placeholder that only one reader sees, in response to a command or button press.
@@ -227,17 +227,17 @@ class TelegramSurface(Surface):
     async def _find_in_chat(
         self, message: OutgoingMessage, chat: CurrentChat, search: MessageSearch
     ) -> str | None:
-        wire_ids = map(chat.to_wire, search.excluded_ids)
-        known_ids = {one for one in wire_ids if one is not None}
-        oldest_id = chat.to_wire(search.after) or 0
+        telegram_ids = map(chat.to_telegram_id, search.excluded_ids)
+        known_ids = {one for one in telegram_ids if one is not None}
+        oldest_id = chat.to_telegram_id(search.after) or 0
         if search.copy_id is None:
             after_id = max([oldest_id, *known_ids])
             found_id = await self._search_forward(message, chat.id, after_id, known_ids)
-        elif (sent_id := chat.to_wire(search.copy_id)) is None:
+        elif (sent_id := chat.to_telegram_id(search.copy_id)) is None:
             return None  # the message is in the old group, which became a supergroup
         else:
             found_id = await self._find_duplicate(message, chat.id, oldest_id, known_ids, sent_id)
-        return None if found_id is None else chat.from_wire(found_id)
+        return None if found_id is None else chat.to_stored_id(found_id)
 
     async def _search_forward(
         self, message: OutgoingMessage, chat: int, after_id: int, known_ids: Set[int]
@@ -274,7 +274,7 @@ class TelegramSurface(Surface):
         lower_bound = max([oldest_id, *(one for one in known_ids if one < sent_id)])
         if lower_bound == 0:  # the bot's older messages may be unknown
             return None
-        for candidate in range(sent_id - 1, max(lower_bound, sent_id - 1 - _MAX_OLDER_PROBES), -1):
+        for candidate in range(sent_id - 1, max(lower_bound, sent_id - 1 - _MAX_PROBES_BACK), -1):
             if await self._probe_message(message, chat, candidate) == "match":
                 return candidate
         return None
@@ -335,7 +335,7 @@ def _topic_id(address: Address) -> int | None:
 
 
 def _require_current_id(chat: CurrentChat, message_id: str) -> int:
-    current_id = chat.to_wire(message_id)
+    current_id = chat.to_telegram_id(message_id)
     if current_id is None:
         raise MessageNotFound("the message is in the old group, which became a supergroup")
     return current_id

@@ -30,7 +30,7 @@ MOVED_FROM = update(NEW_CHAT, 1, migrate_from_chat_id=OLD)
 
 def received(chats: MovedChats, *updates: Update) -> Sequence[Incoming]:
     incomings = [to_incoming(one, BOT) for one in updates]
-    return chats.to_first_addresses([one for one in incomings if one is not None])
+    return chats.map_to_first_chats([one for one in incomings if one is not None])
 
 
 @pytest.fixture(params=[MOVED_TO, MOVED_FROM], ids=["to", "from"])
@@ -82,7 +82,7 @@ async def test_request_is_repeated_in_the_new_chat_and_the_move_stored() -> None
         chats_asked.append(chat.id)
         if chat.id == OLD:
             raise ChatMoved(NEW)
-        return chat.from_wire(3)
+        return chat.to_stored_id(3)
 
     assert await chats.call_in_chat(GROUP, request) == "1000000000003"
     assert (
@@ -99,7 +99,7 @@ async def test_move_stored_by_another_process_is_loaded() -> None:
     said = to_incoming(update(NEW_CHAT, text="hello"), BOT)
     assert said is not None
     await chats.load_moves_for_new_chats([said], store)
-    assert chats.to_first_addresses([said])[0].address == GROUP
+    assert chats.map_to_first_chats([said])[0].address == GROUP
 
 
 async def test_moves_are_stored_separately_for_each_bot() -> None:
@@ -112,5 +112,5 @@ async def test_moves_are_stored_separately_for_each_bot() -> None:
 
 def test_group_and_supergroup_messages_have_different_ids() -> None:
     chat = CurrentChat(NEW, has_moved=True)
-    assert chat.to_wire("7") is None
-    assert chat.to_wire(chat.from_wire(7)) == 7
+    assert chat.to_telegram_id("7") is None
+    assert chat.to_telegram_id(chat.to_stored_id(7)) == 7
