@@ -21,7 +21,7 @@ from bot.runtime.clock import SystemClock
 from bot.texts.text import translatable
 
 _INVITE_URL = "https://discord.com/oauth2/authorize"
-_READ_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", bucket_id_count=0)
+_GET_APPLICATION = RestEndpoint("GET", "/oauth2/applications/@me", bucket_id_count=0)
 _SEND_MESSAGE = RestEndpoint("POST", "/channels/{}/messages")
 
 INVITE_PERMISSIONS = discord.Permissions(
@@ -62,7 +62,7 @@ class DiscordAccount(AccountSetup):
     @override
     async def inspect(self) -> BotAccount:
         bot_user = await self._rest.read_bot_user()
-        application = decode_response(await self._rest.call(_READ_APPLICATION), dict[str, Any])
+        application = decode_response(await self._rest.call(_GET_APPLICATION), dict[str, Any])
         query = {
             "client_id": application["id"],
             "permissions": INVITE_PERMISSIONS,

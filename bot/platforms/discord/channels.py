@@ -27,7 +27,7 @@ from bot.value_class import value_class
 WEBHOOK_NAME = "Troupe"
 _THREAD_CHANNEL_TYPES = frozenset({10, 11, 12})
 _DIRECT_MESSAGE_CHANNEL_TYPES = frozenset({1, 3})
-_INCOMING_TYPE = 1  # the type of webhooks that can post messages
+_INCOMING_WEBHOOK = 1  # the type of webhooks that can post messages
 _REFUSAL_PAUSE_SECONDS = 30.0
 _MAX_NAME_CHARS = 80
 _MAX_AVATAR_URL_CHARS = 2048
@@ -113,7 +113,7 @@ class ChannelWebhooks:
         own_webhooks = [
             one
             for one in webhooks  # only messages of webhooks that the bot created can have buttons
-            if one.type == _INCOMING_TYPE and one.token and one.user and one.user.id == bot_id
+            if one.type == _INCOMING_WEBHOOK and one.token and one.user and one.user.id == bot_id
         ]
         if not own_webhooks:
             body = {"name": WEBHOOK_NAME}
@@ -203,7 +203,7 @@ class _Channel(msgspec.Struct):
 
 class _Webhook(msgspec.Struct):
     id: str
-    type: int = _INCOMING_TYPE
+    type: int = _INCOMING_WEBHOOK
     token: str | None = None
     user: ObjectWithId | None = None
 

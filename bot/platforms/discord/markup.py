@@ -100,10 +100,10 @@ def _convert_inline(text: str) -> str:
 
 
 def _convert_formulas(text: str) -> str:
-    pieces, uncopied_start, position = [], 0, 0
-    while opener := _FORMULA_START.search(text, position):
-        formula = find_formula(text, opener.start(), len(text))
-        position = opener.end()
+    pieces, copied_end, position = [], 0, 0
+    while start_match := _FORMULA_START.search(text, position):
+        formula = find_formula(text, start_match.start(), len(text))
+        position = start_match.end()
         if formula is not None:
             tex, position = formula
             unicode_formula = tex_to_unicode(tex)
@@ -111,8 +111,8 @@ def _convert_formulas(text: str) -> str:
                 _MARKUP_CHARACTERS.search(unicode_formula) and "`" not in unicode_formula
             )
             pieces += [
-                text[uncopied_start : opener.start()],
+                text[copied_end : start_match.start()],
                 f"`{unicode_formula}`" if needs_code_style else unicode_formula,
             ]
-            uncopied_start = position
-    return "".join([*pieces, text[uncopied_start:]])
+            copied_end = position
+    return "".join([*pieces, text[copied_end:]])

@@ -79,16 +79,16 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     @override
     def connection_error(self) -> str | None:
         problems = [
-            (shard, receiver.store_error or gateway.connection_error)
-            for shard, (gateway, receiver) in self._running_shards.items()
+            (shard_name, receiver.store_error or gateway.connection_error)
+            for shard_name, (gateway, receiver) in self._running_shards.items()
         ]
         first_shard_problem = next(
-            ((shard, problem) for shard, problem in problems if problem), None
+            ((shard_name, problem) for shard_name, problem in problems if problem), None
         )
         if first_shard_problem is None:
             return None if problems else self._token_problem or "not connected to Discord"
-        shard, problem = first_shard_problem
-        return problem if len(problems) == 1 else f"shard {shard}: {problem}"
+        shard_name, problem = first_shard_problem
+        return problem if len(problems) == 1 else f"shard {shard_name}: {problem}"
 
     @override
     async def run(self, intake: Intake) -> None:

@@ -201,14 +201,14 @@ class MessageReceiver:
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
         """Return (channel id, id to read after) for channels that may contain missed messages."""
         stored_ids = self._cursors.stored_ids
-        catch_up_start = self._cursors.find_catch_up_start()
-        if catch_up_start is None:
+        catch_up_start_id = self._cursors.find_catch_up_start_id()
+        if catch_up_start_id is None:
             return []  # at the first start, there are no missed messages
         newest_message_ids = {one.id: one.last_message_id or 0 for one in self._readable_channels()}
         unread_channels = {
-            channel: stored_ids.get(channel, catch_up_start)
+            channel: stored_ids.get(channel, catch_up_start_id)
             for channel, newest_id in newest_message_ids.items()
-            if newest_id > stored_ids.get(channel, catch_up_start)
+            if newest_id > stored_ids.get(channel, catch_up_start_id)
         } | {
             channel: stored_id
             for channel, stored_id in stored_ids.items()
@@ -246,13 +246,13 @@ class ChannelCursors:
         self.stored_ids: dict[int, int] = {}
         """The id of the newest stored message, by channel id."""
         self._frozen_channels: set[int] = set()
-        self._session_start: int | None = None  # a snowflake before which no messages are missing
-        self._catch_up_start = 0  # the snowflake after which messages may be missing; 0: none are
+        self._session_start_id: int | None = None  # no messages before this snowflake are missing
+        self._catch_up_start_id = 0  # messages after this snowflake may be missing; 0: none are
 
     @property
     def is_complete(self) -> bool:
         """Whether no earlier messages are missing, so that the session can be resumed."""
-        return self._session_start is not None and not self._catch_up_start
+        return self._session_start_id is not None and not self._catch_up_start_id
 
     def load(self, cursors: Mapping[str, str]) -> None:
         """Replace all cursors with the stored ones, which map names to values."""
@@ -263,9 +263,9 @@ class ChannelCursors:
             if self._shard.has_guild(guild):
                 self.stored_ids[channel] = message
         names = [f"{self._shard_prefix}{one}" for one in ("connected", "catching_up")]
-        session_start, catch_up_start = (find_cursor_number(cursors, name) for name in names)
-        self._session_start = self._session_start if session_start is None else session_start
-        self._catch_up_start = catch_up_start or 0
+        start_id, catch_up_start_id = (find_cursor_number(cursors, name) for name in names)
+        self._session_start_id = self._session_start_id if start_id is None else start_id
+        self._catch_up_start_id = catch_up_start_id or 0
         self._frozen_channels.clear()
 
     def _parse_channel_cursor(self, name: str, value: str) -> tuple[int, int, int]:
@@ -273,27 +273,27 @@ class ChannelCursors:
         channel = parse_number(name.removeprefix(self._channel_prefix))
         return channel, parse_number(message_id), parse_number(guild_id)
 
-    def find_catch_up_start(self) -> int | None:
+    def find_catch_up_start_id(self) -> int | None:
         """Return the snowflake after which messages may be missing, or None at the first start."""
-        if self._catch_up_start:
-            return self._catch_up_start
-        start_candidates = [self._session_start] if self._session_start else []
+        if self._catch_up_start_id:
+            return self._catch_up_start_id
+        start_ids = [self._session_start_id] if self._session_start_id else []
         if self.stored_ids:
             newest_message_time = snowflake_time(max(self.stored_ids.values()))
-            start_candidates.append(time_snowflake(newest_message_time - _MAX_MESSAGE_DELAY))
-        return max(start_candidates, default=None)
+            start_ids.append(time_snowflake(newest_message_time - _MAX_MESSAGE_DELAY))
+        return max(start_ids, default=None)
 
     def start_catch_up(self) -> dict[str, str]:
         """Record the start of a catch-up; return the cursors to store before fetching messages."""
-        self._catch_up_start = self.find_catch_up_start() or 0
-        return {f"{self._shard_prefix}catching_up": str(self._catch_up_start)}
+        self._catch_up_start_id = self.find_catch_up_start_id() or 0
+        return {f"{self._shard_prefix}catching_up": str(self._catch_up_start_id)}
 
     def finish_catch_up(self, session_started_at: datetime) -> dict[str, str]:
         """Record that nothing before `session_started_at` is missing; return cursors to store."""
-        self._catch_up_start, self._session_start = 0, time_snowflake(session_started_at)
+        self._catch_up_start_id, self._session_start_id = 0, time_snowflake(session_started_at)
         return {
             f"{self._shard_prefix}catching_up": "0",
-            f"{self._shard_prefix}connected": str(self._session_start),
+            f"{self._shard_prefix}connected": str(self._session_start_id),
         }
 
     def freeze_channels(self, channel_ids: Iterable[int]) -> None:

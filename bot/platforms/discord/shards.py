@@ -91,12 +91,12 @@ class GatewayInfo(msgspec.Struct):
 
 async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
     """Read the gateway's URL and limits from Discord; raises `PlatformError`."""
-    info = decode_response(await rest.call(_GET_GATEWAY), GatewayInfo)
-    export_identifies_left(info.session_start_limit, clock)
-    return info
+    gateway_info = decode_response(await rest.call(_GET_GATEWAY), GatewayInfo)
+    export_remaining_identifies(gateway_info.session_start_limit, clock)
+    return gateway_info
 
 
-def export_identifies_left(limit: SessionStartLimit, clock: Clock) -> None:
+def export_remaining_identifies(limit: SessionStartLimit, clock: Clock) -> None:
     """Export the number of IDENTIFY requests left as a metric; after a reset, it is the total."""
     reset_time = clock.monotonic() + limit.reset_after / 1000
     IDENTIFIES_LEFT.labels("discord").set_function(
@@ -115,7 +115,7 @@ class IdentifyLimits:
         self._bot_source_name = bot_source_name
         self._clock = clock
         self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._free_times: dict[int, float] = {}  # by bucket, in monotonic time
+        self._free_after: dict[int, float] = {}  # by bucket, in monotonic time
 
     @asynccontextmanager
     async def wait_for_turn(self, shard_number: int) -> AsyncIterator[str]:
@@ -124,14 +124,14 @@ class IdentifyLimits:
         bucket = shard_number % max(1, gateway_info.session_start_limit.max_concurrency)
         lease_name = f"identify {self._bot_source_name} {bucket}"
         async with self._locks[bucket]:
-            while (wait_seconds := self._free_times.get(bucket, 0.0) - self._clock.monotonic()) > 0:
+            while (wait_seconds := self._free_after.get(bucket, 0.0) - self._clock.monotonic()) > 0:
                 await self._clock.sleep(wait_seconds)
             while not await self._try_to_take_lease(lease_name, _IDENTIFY_LEASE_SECONDS):
                 await self._clock.sleep(_LEASE_RETRY_SECONDS)
             try:
                 yield gateway_info.url
             finally:
-                self._free_times[bucket] = self._clock.monotonic() + _SECONDS_BETWEEN_IDENTIFIES
+                self._free_after[bucket] = self._clock.monotonic() + _SECONDS_BETWEEN_IDENTIFIES
                 # The lease expires when another shard may IDENTIFY.
                 await self._try_to_take_lease(lease_name, _SECONDS_BETWEEN_IDENTIFIES)
 

@@ -398,13 +398,13 @@ def to_components(buttons: Sequence[Button], menus: Sequence[Menu] = ()) -> list
 
 def _to_menu(menu: Menu) -> dict[str, object]:
     # Discord refuses a menu with several selected options if only one can be chosen.
-    has_one_choice = sum(option.is_chosen for option in menu.options) == 1
+    is_one_chosen = sum(option.is_chosen for option in menu.options) == 1
     return {
         "type": _MENU_TYPE,
         "custom_id": menu.data,
         "placeholder": menu.title[:_MAX_PLACEHOLDER_CHARS],
         "options": [
-            _to_option(one, is_chosen=has_one_choice and one.is_chosen) for one in menu.options
+            _to_option(one, is_chosen=is_one_chosen and one.is_chosen) for one in menu.options
         ],
     }
 

@@ -49,7 +49,7 @@ def test_cursors_of_a_second_bot_have_different_names() -> None:
     assert not second.cursor_prefix.startswith(first.cursor_prefix)
     second.load({"discord@77:channel 1": "10 0", "discord@77:0/1 connected": "9"})
     assert second.stored_ids == {1: 10}
-    assert second.find_catch_up_start() == 9
+    assert second.find_catch_up_start_id() == 9
 
 
 def test_interrupted_catch_up_starts_again_from_the_beginning() -> None:
@@ -57,16 +57,16 @@ def test_interrupted_catch_up_starts_again_from_the_beginning() -> None:
     cursors = make_cursors()
     on_disk = {"discord:channel 1": f"{day} 0", "discord:0/1 connected": "9"}
     cursors.load(on_disk)
-    began = cursors.find_catch_up_start()
+    began = cursors.find_catch_up_start_id()
     on_disk |= cursors.start_catch_up()
     # Everything of this channel was stored, and then it crashed.
     on_disk["discord:channel 1"] = f"{3 * day} 0"
 
     after_crash = make_cursors()
     after_crash.load(on_disk)
-    assert after_crash.find_catch_up_start() == began
+    assert after_crash.find_catch_up_start_id() == began
 
     on_disk |= after_crash.finish_catch_up(snowflake_time(4 * day))
     after_end = make_cursors()
     after_end.load(on_disk)
-    assert after_end.find_catch_up_start() == 4 * day
+    assert after_end.find_catch_up_start_id() == 4 * day
