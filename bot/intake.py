@@ -67,7 +67,7 @@ class HistoryRouter:
         self._index = history_index
         # Histories by channel and message id, for messages that may not be stored yet.
         self._histories = BoundedDict[tuple[str, str], str](_MAX_REMEMBERED_EVENTS)
-        self._started_threads = BoundedDict[str, None](_MAX_REMEMBERED_EVENTS)  # with a history
+        self._threads_with_history = BoundedDict[str, None](_MAX_REMEMBERED_EVENTS)
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -75,8 +75,7 @@ class HistoryRouter:
         """Yield each event once for each history that gets it; the block must store the events."""
         events = [one for each in events if (one := await self._route_reaction(each)) is not None]
         scopes = [
-            await self._find_history_scope(event.scopes, _find_addressing_author_id(event))
-            for event in events
+            await self._find_history_scope(event.scopes, _find_asker_id(event)) for event in events
         ]
         for event, scope in zip(events, scopes, strict=True):
             if isinstance(event, IncomingMessage) and scope in _SINGLE_HISTORY_SCOPES:
@@ -101,7 +100,7 @@ class HistoryRouter:
 
     async def route_command(self, message: IncomingMessage) -> IncomingMessage:
         """Return a command with its history filled in, even if the command is never stored."""
-        scope = await self._find_history_scope(message.scopes, _find_addressing_author_id(message))
+        scope = await self._find_history_scope(message.scopes, _find_asker_id(message))
         if scope is None:
             return message
         return _with_history(message, await self._find_command_history(message, scope))
@@ -110,7 +109,7 @@ class HistoryRouter:
         if message.opened_from is None or len(message.scopes) < 2:
             return
         conversation = message.address.conversation
-        if conversation in self._started_threads:
+        if conversation in self._threads_with_history:
             return
         parent_channel = parse_address(message.scopes[1])
         locations = await self._index.locate(parent_channel, [message.opened_from])
@@ -118,11 +117,11 @@ class HistoryRouter:
             return  # the answer is still being written
         if locations:
             await self._index.create_branch(conversation, locations[0])
-        self._started_threads[conversation] = None
+        self._threads_with_history[conversation] = None
 
     async def preview_route(self, message: IncomingMessage) -> IncomingMessage | None:
         """Return a message with the history it would get, or None if it would start a branch."""
-        scope = await self._find_history_scope(message.scopes, _find_addressing_author_id(message))
+        scope = await self._find_history_scope(message.scopes, _find_asker_id(message))
         if scope is None:
             return message
         if scope is not HistoryScope.REPLIES or _is_command(message):
@@ -284,7 +283,7 @@ class HistoryRouter:
         return press
 
 
-def _find_addressing_author_id(event: Incoming) -> str | None:
+def _find_asker_id(event: Incoming) -> str | None:
     return (
         event.author.id if isinstance(event, IncomingMessage) and event.wake is not None else None
     )
@@ -334,14 +333,16 @@ class InboxIntake(Intake):
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         started_at = time.time()
         opted_out_ids = await self.find_opted_out(messages) if self.find_opted_out else ()
-        events = [one for raw in messages if (one := redact_event(raw, opted_out_ids)) is not None]
+        events = [
+            one for each in messages if (one := redact_event(each, opted_out_ids)) is not None
+        ]
         kept_events = [one for each in events if (one := self.filter_event(each)) is not None]
         storable_events = [to_storable_event(one) for one in kept_events]
         if self.router is None:
             await self.inbox.receive(storable_events, cursors)
         else:
             async with self.router.route_events(storable_events) as routed_events:
-                storable_events = [await self._choose_queue(one) for one in routed_events]
+                storable_events = [await self._assign_queue(one) for one in routed_events]
                 await self.inbox.receive(storable_events, cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
@@ -354,7 +355,7 @@ class InboxIntake(Intake):
         if self.settings is not None:
             await _store_new_titles(self.settings, events)
 
-    async def _choose_queue(self, event: Incoming) -> Incoming:
+    async def _assign_queue(self, event: Incoming) -> Incoming:
         """Move a `/recap`, which is slow, and its author's `/stop` to a separate queue."""
         if not isinstance(event, IncomingMessage) or event.wake is None:
             return event

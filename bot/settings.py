@@ -99,7 +99,7 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
         return value
 
     @model_validator(mode="after")
-    def _require_settings_of_kind(self) -> Self:
+    def _require_settings_for_kind(self) -> Self:
         self.api_key = resolve_secret(self.api_key, self.api_key_file, "api_key")
         fields = {"openai": ("base_url", "model"), "gguf": ("model_path",), "onnx": ("model_path",)}
         for name in fields.get(self.kind, ()):
@@ -229,7 +229,7 @@ class ConsoleSettings(BaseModel, extra="forbid"):
         return value
 
     @model_validator(mode="after")
-    def _check_token_and_safety(self) -> Self:
+    def _check_token_and_https(self) -> Self:
         self.token = resolve_secret(self.token, self.token_file, "token")
         if self.token is not None and not has_api_token_length(self.token.get_secret_value()):
             problem = "should contain exactly one token of 20 to 200 characters"
@@ -512,7 +512,7 @@ class Settings(BaseSettings):
 
     @field_validator("providers", mode="after")
     @classmethod
-    def _complete_providers(cls, value: dict[str, ProviderSettings]) -> dict[str, ProviderSettings]:
+    def _fill_in_defaults(cls, value: dict[str, ProviderSettings]) -> dict[str, ProviderSettings]:
         return {name: provider.with_defaults(name) for name, provider in value.items()}
 
     @classmethod
@@ -562,7 +562,7 @@ class Settings(BaseSettings):
         )
 
     @property
-    def kept_receipt_days(self) -> float:
+    def effective_receipt_days(self) -> float:
         """How many days to keep receipts, at most as long as the messages that they contain."""
         if self.history_days is None:
             return self.receipt_days
@@ -645,7 +645,7 @@ def _describe_problem(problem: ErrorDetails) -> str:
     name = _variable_name(map(str, problem["loc"]))
     match problem["type"]:
         case "extra_forbidden":
-            guess = _nearest_variable(name)
+            guess = _find_similar_variable(name)
             hint = f"did you mean {guess}?" if guess else "docs/settings.md lists all settings"
             return f"{name}: there is no such setting; {hint}"
         case "dict_type" | "model_type" | "model_attributes_type":
@@ -661,7 +661,7 @@ def _variable_name(path: Iterable[str]) -> str:
     return "TROUPE_" + "__".join(path).upper()
 
 
-def _nearest_variable(name: str) -> str | None:
+def _find_similar_variable(name: str) -> str | None:
     """Return the most similar setting (TROUPE_DATA_DIR for TROUPE_DATADIR), or None."""
     fields = settings_model().model_fields
     id_parts = name.split("__")[1:2]  # the id of a provider or MCP server
@@ -699,8 +699,8 @@ def collect_secrets(settings: object) -> set[str]:
 
 def has_settings() -> bool:
     """Return whether any setting is set in the environment, .env or troupe.toml."""
-    is_any_set = any(name.upper().startswith("TROUPE_") for name in _read_variables())
-    return is_any_set or Path("troupe.toml").is_file()
+    is_any_variable_set = any(name.upper().startswith("TROUPE_") for name in _read_variables())
+    return is_any_variable_set or Path("troupe.toml").is_file()
 
 
 def find_environment_overrides(names: Iterable[str]) -> list[str]:
@@ -717,5 +717,5 @@ def describe_unknown_variables() -> list[str]:
         f"{name} is not a setting of Troupe" + (f"; did you mean {guess}?" if guess else "")
         for name in sorted(all_names)
         if name.split("__")[0] not in known_names
-        for guess in [_nearest_variable(name)]
+        for guess in [_find_similar_variable(name)]
     ]

@@ -152,7 +152,7 @@ def _keep_letters(text: str) -> str:
 async def find_local_services() -> Mapping[str, Sequence[str]]:
     """Return the models of local servers that answer on their usual ports, by provider."""
     async with asyncio.TaskGroup() as group:
-        tasks = {name: group.create_task(_local_models(name)) for name in sorted(KEYLESS_SERVICES)}
+        tasks = {name: group.create_task(_find_models(name)) for name in sorted(KEYLESS_SERVICES)}
     return {name: models for name, task in tasks.items() if (models := task.result())}
 
 
@@ -182,7 +182,7 @@ async def try_model(choice: ModelChoice) -> str:
     return " ".join("".join(deltas).split())
 
 
-async def _local_models(name: str) -> Sequence[str]:
+async def _find_models(name: str) -> Sequence[str]:
     with contextlib.suppress(TroupeError, TimeoutError):
         async with asyncio.timeout(_SEARCH_TIMEOUT_SECONDS):
             return await list_models(ModelChoice(provider=name))
@@ -218,7 +218,7 @@ async def _open_backend(choice: ModelChoice) -> AsyncIterator[Backend]:
 
 
 CODE_TIMEOUT_SECONDS = 300.0
-_CODE_DIGITS = 6
+_CODE_LENGTH = 6
 
 
 def platforms_with_tokens() -> Sequence[PlatformSpec]:
@@ -243,7 +243,7 @@ async def open_account_setup(
         await account.close()
 
 
-async def token_source(spec: PlatformSpec, settings: Settings) -> Text:
+async def find_token_source(spec: PlatformSpec, settings: Settings) -> Text:
     """Return a text that says where to get a bot token on a platform."""
     async with open_account_setup(spec, settings, "") as account:
         return account.token_source
@@ -257,7 +257,7 @@ async def inspect_account(spec: PlatformSpec, settings: Settings, token: str) ->
 
 def generate_code() -> str:
     """Return a new random six-digit code."""
-    return "".join(secrets.choice("0123456789") for _ in range(_CODE_DIGITS))
+    return "".join(secrets.choice("0123456789") for _ in range(_CODE_LENGTH))
 
 
 def bot_variables(
@@ -304,9 +304,9 @@ class SetupSteps:
         """The chosen model, once it has answered."""
         self.newest_choice = ModelChoice("openai")
         """The newest choice, whether it answered or not; it stays after `write_choices`."""
-        self.written_names: list[str] = []
+        self.saved_variables: list[str] = []
         """The variables set in the file since the settings were read."""
-        self._written_admins: list[str] = []
+        self._saved_admins: list[str] = []
         """Admins written to the file since the settings were read."""
 
     async def platform_choices(self) -> Sequence[Mapping[str, object]]:
@@ -315,7 +315,7 @@ class SetupSteps:
         return [
             {
                 "kind": spec.kind,
-                "token_source": await token_source(spec, settings),
+                "token_source": await find_token_source(spec, settings),
                 "is_configured": spec in settings.configured_platforms,
             }
             for spec in platforms_with_tokens()
@@ -388,12 +388,12 @@ class SetupSteps:
 
     def variables(self) -> Mapping[str, str | None]:
         """Return the variables to write; None removes a variable."""
-        all_admins = [*self._written_admins, *admins] if (admins := self._find_admins()) else ()
+        all_admins = [*self._saved_admins, *admins] if (admins := self._find_admins()) else ()
         tokens = {kind: one.token for kind, one in self.bots.items()}
         model = self.model.variables if self.model is not None else {}
         return {**bot_variables(tokens, all_admins, self._settings), **model}
 
-    def names_to_set(self) -> Sequence[str]:
+    def variables_to_set(self) -> Sequence[str]:
         """Return the variables that `write_choices` will set, without those that it removes."""
         return [name for name, value in self.variables().items() if value is not None]
 
@@ -402,12 +402,12 @@ class SetupSteps:
 
     async def write_choices(self) -> Sequence[str]:
         """Write the variables; return the names that the environment overrides."""
-        variables, names = self.variables(), self.names_to_set()
+        variables, names = self.variables(), self.variables_to_set()
         if not variables:
             raise UserError(translatable("Check a token or a model first."))
         await asyncio.to_thread(write_variables, self._env_file, variables)
-        self.written_names += [name for name in names if name not in self.written_names]
-        self._written_admins += self._find_admins()
+        self.saved_variables += [name for name in names if name not in self.saved_variables]
+        self._saved_admins += self._find_admins()
         await self.close()
         self.model = None
         return find_environment_overrides(variables)

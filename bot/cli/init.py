@@ -39,13 +39,13 @@ from bot.setup import (
     bot_variables,
     find_local_services,
     find_service,
+    find_token_source,
     generate_code,
     inspect_account,
     list_models,
     open_account_setup,
     platforms_with_tokens,
     read_variable_names,
-    token_source,
     try_model,
     write_variables,
 )
@@ -365,7 +365,7 @@ def _choose_bots(
 def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> BotStep | None:
     """Ask for a bot's token until one works; return None if skipped."""
     name = spec.kind.capitalize()
-    print_line(f"\n{name}: get a bot's token from {asyncio.run(token_source(spec, settings))}")
+    print_line(f"\n{name}: get a bot's token from {asyncio.run(find_token_source(spec, settings))}")
     while True:
         token = _ask(f"Token for {name} (it is not shown; Enter: skip):", is_secret=True)
         if not token:

@@ -81,7 +81,7 @@ class SetupPage(RouteGroup):
 
     @route(f"POST {SETUP_PATH}/write", ApiScope.OPERATE, template=_TEMPLATE_NAME)
     async def write(self, request: ConsoleRequest) -> Values:
-        names = self.steps.names_to_set()
+        names = self.steps.variables_to_set()
         try:
             overridden_names = await self.steps.write_choices()
         except SettingsError as error:

@@ -97,10 +97,10 @@ def to_incoming_message(
         text = text[mention_match.end() :]
     has_one_person = len(channel.people) == 1
     address = channel.address
-    is_reply_to_us = original is not None and original.author is None
+    is_reply_to_bot = original is not None and original.author is None
     quote = None
     if original is not None:
-        quote = Quote(original.author, original.id, original.text, is_ours=is_reply_to_us)
+        quote = Quote(original.author, original.id, original.text, is_ours=is_reply_to_bot)
     if text.startswith("/"):
         wake_reason: WakeReason | None = WakeReason.COMMAND
     elif has_one_person:
@@ -108,7 +108,7 @@ def to_incoming_message(
     elif mention_match is not None:
         wake_reason = WakeReason.MENTION
     else:
-        wake_reason = WakeReason.REPLY if is_reply_to_us else None
+        wake_reason = WakeReason.REPLY if is_reply_to_bot else None
     return IncomingMessage(
         address=address,
         external_key=inbox_key(channel.id, message),
@@ -230,7 +230,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         self._channels = context.web_channels
         self._context = context
         self.surface = WebSurface(self._channels, context.clock, context.find_limits)
-        self._read_revisions: dict[str, int] = {}  # by channel: the newest revision that was read
+        self._last_read_revisions: dict[str, int] = {}  # by channel
         self._change_event = asyncio.Event()
 
     @override
@@ -239,14 +239,14 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         channel_revisions = parse_cursors(
             cursors, lambda name, at: (name.removeprefix(_CURSOR_PREFIX), parse_number(at))
         )
-        self._read_revisions = dict(channel_revisions)
+        self._last_read_revisions = dict(channel_revisions)
         stop_watching = self._channels.on_change(lambda _ids: self._change_event.set())
         try:
             while True:
                 self._change_event.clear()
                 for channel in await self._channels.all():
                     self.surface.set_imitated_platform(channel.id, channel.look)
-                    if channel.revision > self._read_revisions.get(channel.id, 0):
+                    if channel.revision > self._last_read_revisions.get(channel.id, 0):
                         await self._read_changes(channel, intake)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_POLL_SECONDS):
@@ -260,7 +260,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         await self._channels.add(message.address.chat, [replace(note, reply_to=message.message_id)])
 
     async def _read_changes(self, channel: WebChannel, intake: Intake) -> None:
-        known_revision = self._read_revisions.get(channel.id, 0)
+        known_revision = self._last_read_revisions.get(channel.id, 0)
         changed_messages = await self._channels.list_changed_messages(
             channel.id, known_revision, _MAX_CHANGES_PER_READ
         )
@@ -280,7 +280,7 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         newest_revision = changed_messages[-1].revision if changed_messages else channel.revision
         if events:
             await intake.receive(events, {f"{_CURSOR_PREFIX}{channel.id}": str(newest_revision)})
-        self._read_revisions[channel.id] = newest_revision
+        self._last_read_revisions[channel.id] = newest_revision
         if newest_revision < channel.revision:
             self._change_event.set()
 

@@ -100,7 +100,7 @@ class AnsweringContainer(MessagingContainer, ABC):
         return PrivacyNotice(
             *(self.resolver, self.history_scopes, self.chat_settings),
             settings.history_days,
-            settings.kept_receipt_days,
+            settings.effective_receipt_days,
             settings.encrypt_texts,
             partial(list_recipients, settings, find_helpers=find_helpers),
             lambda source: isinstance(self.platforms[source], HistoryReader),

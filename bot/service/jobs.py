@@ -67,7 +67,7 @@ async def delete_expired_rows(database: Database, settings: Settings, clock: Clo
 
 async def delete_expired_once(database: Database, settings: Settings, clock: Clock) -> None:
     """Delete expired rows once; raises `StoreError`."""
-    row_count = await delete_expired(database, clock, settings.kept_receipt_days)
+    row_count = await delete_expired(database, clock, settings.effective_receipt_days)
     if settings.history_days is not None:
         row_count += await delete_expired_turns(database, clock, settings.history_days)
     _log.info("expired_rows_deleted", rows=row_count)

@@ -32,7 +32,7 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
         "forgotten": FORGOTTEN_RETENTION_SECONDS,
     }
     days = {name: each / 86_400 for name, each in retention_seconds.items()}
-    days["receipts"] = settings.kept_receipt_days
+    days["receipts"] = settings.effective_receipt_days
     spans = {name: f"{each:g} days" for name, each in days.items()}
     history = settings.history_days
     spans["history"] = "until /forget" if history is None else f"{history:g} days, or until /forget"
