@@ -64,8 +64,8 @@ class NewestQuestionHandlers:
         if not question.is_from(message.author):
             await self.admins.require_admin(message, RETRY_ACTION, audit_name=RETRY_AUDIT_NAME)
         if exchange.turn_range is not None:
-            newest_count = exchange.turn_range.newer_count + exchange.turn_range.count
-            earlier_turns = tuple(request.recent_turns[: len(request.recent_turns) - newest_count])
+            dropped_count = exchange.turn_range.newer_count + exchange.turn_range.count
+            earlier_turns = tuple(request.recent_turns[: len(request.recent_turns) - dropped_count])
         new_message = build_repeated_question(message, question, earlier_turns)
         speakers = pick_speakers(request.active, exchange.answers)
         asked_question = AskedQuestion(new_message, speakers, earlier_turns=exchange.earlier_turns)
@@ -166,7 +166,7 @@ _SEE_CONTEXT_ACTION = translatable("see the context of the answer to somebody el
 _PRESS_OTHERS_BUTTONS_ACTION = translatable("use the buttons of somebody else's question")
 _COMMANDS_WITH_BUTTONS = frozenset({"preset", "settings", "forget", "new", "start", "memory"})
 """The commands whose replies have buttons of their own."""
-TYPING_HINTS = {
+COMMAND_HINTS = {
     ButtonAction.ENTER_NAME: translatable("Write /preset use and the name of the preset."),
     ButtonAction.ENTER_ABOUT: translatable(
         "Write /me followed by a description of yourself, or /me clear to delete it."
@@ -220,7 +220,7 @@ class AnswerButtons:
                 else:
                     await self.find_exchange(press, button)
                 if button.action in FORM_ACTIONS and not press.values:  # the platform has no forms
-                    reason = TYPING_HINTS[button.action]
+                    reason = COMMAND_HINTS[button.action]
         except UserError as error:
             reason = error.text
         except StoreError:  # the press is checked again before it takes effect
@@ -248,8 +248,8 @@ class AnswerButtons:
                 raise UserError(_ASKER_ONLY_NOTICE)
         else:
             await self._require_asker_or_admin(press, {author.id} if author is not None else set())
-        asked_at = press.shown_at or exchange.question.turn.at
-        if button.action is ButtonAction.FORGET and press.at - asked_at > _CONFIRMATION_LIFETIME:
+        shown_at = press.shown_at or exchange.question.turn.at
+        if button.action is ButtonAction.FORGET and press.at - shown_at > _CONFIRMATION_LIFETIME:
             raise UserError(_CONFIRMATION_EXPIRED_NOTICE)
         if button.action in _NEWEST_ANSWER_ACTIONS and exchange.answers and not exchange.is_newest:
             raise UserError(CONVERSATION_MOVED_ON_NOTICE)

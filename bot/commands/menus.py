@@ -25,9 +25,9 @@ from bot.texts.text import (
 )
 
 _PAGE_SIZE = 20
-_BUTTON_VALUE_CHARS = 10
+_HASH_CHARS = 10
 _COMMA = translatable(", ")
-_OBSERVE_LABELS = {
+_OBSERVING_LABELS = {
     "on": translatable("Remember what people say to each other"),
     "off": translatable("Remember only what is said to me"),
     "inherit": translatable("Use the inherited setting"),
@@ -63,8 +63,8 @@ class SettingMenus:
             _make_button(translatable("↩ Inherited"), ButtonAction.RESET_PRESETS, request, row=2),
             _make_button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=2),
         )
-        choose_action, page_action = ButtonAction.USE_PRESET, ButtonAction.PRESETS
-        return await self._preset_page(request, title, hint, choose_action, page_action, buttons)
+        choice_action, page_action = ButtonAction.USE_PRESET, ButtonAction.PRESETS
+        return await self._build_page(request, title, hint, choice_action, page_action, buttons)
 
     async def show_characters(self, request: CommandRequest) -> CommandResult:
         """Show the active characters and a page of characters to add or remove."""
@@ -76,15 +76,15 @@ class SettingMenus:
             _make_button(translatable("🎭 Only one"), ButtonAction.PRESETS, request, page=1, row=1),
             _make_button(translatable("⚙ Settings"), ButtonAction.SETTINGS, request, row=1),
         )
-        choose_action, page_action = ButtonAction.TOGGLE_CHARACTER, ButtonAction.CHARACTERS
-        return await self._preset_page(request, title, hint, choose_action, page_action, buttons)
+        choice_action, page_action = ButtonAction.TOGGLE_CHARACTER, ButtonAction.CHARACTERS
+        return await self._build_page(request, title, hint, choice_action, page_action, buttons)
 
-    async def _preset_page(
+    async def _build_page(
         self,
         request: CommandRequest,
         title: Text,
         hint: Text,
-        choose_action: ButtonAction,
+        choice_action: ButtonAction,
         page_action: ButtonAction,
         buttons: tuple[Button, ...],
     ) -> CommandResult:
@@ -97,11 +97,11 @@ class SettingMenus:
             MenuOption(display_name(name), _hash_name(name), description, name in active_names)
             for name, description in shown_presets
         )
-        data = encode_button(choose_action, request.part_name, page)
+        data = encode_button(choice_action, request.part_name, page)
         menu = Menu(data, translate(title, supported_language(request.incoming.locale)), options)
-        page_turn_buttons = page_buttons(page_action, request.part_name, page, page_count)
+        paging_buttons = page_buttons(page_action, request.part_name, page, page_count)
         text = join_texts([*await self._describe_active_presets(request), hint])
-        return CommandResult(text, menus=(menu,), buttons=(*page_turn_buttons, *buttons))
+        return CommandResult(text, menus=(menu,), buttons=(*paging_buttons, *buttons))
 
     @command(
         "settings menu",
@@ -109,13 +109,13 @@ class SettingMenus:
     )
     async def show_settings(self, request: CommandRequest) -> CommandResult:
         """Show the settings of this channel, with menus to change them."""
-        observing_lines, observing_menu = await self._observing_menu(request)
-        scope_lines, scope_menu = await self._scope_menu(request)
+        observing_lines, observing_menu = await self._build_observing_menu(request)
+        scope_lines, scope_menu = await self._build_scope_menu(request)
         lines = [
             *await self._describe_active_presets(request),
             *observing_lines,
             *scope_lines,
-            await self._persona_line(request),
+            await self._describe_persona(request),
             translatable(
                 "/settings overhear on, off or inherit changes what I remember (admins); /settings"
                 " why shows why I answered, /settings usage shows what your answers cost."
@@ -127,7 +127,7 @@ class SettingMenus:
         )
         return CommandResult(join_texts(lines), menus=(observing_menu, scope_menu), buttons=buttons)
 
-    async def _persona_line(self, request: CommandRequest) -> Text:
+    async def _describe_persona(self, request: CommandRequest) -> Text:
         message, person = request.incoming, request.incoming.author.id
         setting = await self.personas.find(person, message.scopes)
         if setting is None:
@@ -139,27 +139,27 @@ class SettingMenus:
             return translatable("Your description: {origin}", origin=place)
         return translatable("Your description: {text} ({origin})", text=setting.value, origin=place)
 
-    async def _observing_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
+    async def _build_observing_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes = request.incoming.scopes
         own_setting = await self.resolver.find_observing_setting(scopes)
         inherited_setting = await self.resolver.find_observing_setting(scopes[1:])
         settings = (own_setting, inherited_setting)
         values = ["on" if one is None else one.value for one in settings]
         title = translatable("What I remember here")
-        labels = _OBSERVE_LABELS
+        labels = _OBSERVING_LABELS
         return _setting_menu(request, ButtonAction.OBSERVE, title, labels, settings, values)
 
-    async def _scope_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
+    async def _build_scope_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes, settings, values = request.incoming.scopes, [], []
         for each in (scopes, scopes[1:]):
             settings.append(await self.history_scopes.find_setting(each))
             values.append(await self.history_scopes.find(each) or HistoryScope.SHARED)
         labels = {one.value: to_translatable(label) for one, label in SCOPE_DESCRIPTIONS.items()}
-        labels[INHERIT] = _OBSERVE_LABELS["inherit"]
+        labels[INHERIT] = _OBSERVING_LABELS["inherit"]
         title = translatable("Who shares a conversation here")
         return _setting_menu(request, ButtonAction.SCOPE, title, labels, settings, values)
 
-    async def find_command_line(
+    async def find_command_text(
         self, button: ButtonData, press: ButtonPress, active: Collection[str]
     ) -> str:
         """Return the command for a choice, if any; raises `UserError` if its preset is gone."""
@@ -269,7 +269,7 @@ def _inherited_value_line(value: Text, scope: str | None, scopes: Sequence[str])
 
 def _hash_name(name: str) -> str:
     """Hash a preset's name to fit into a button; the hash is the same after a restart."""
-    return hashlib.sha256(name.encode()).hexdigest()[:_BUTTON_VALUE_CHARS]
+    return hashlib.sha256(name.encode()).hexdigest()[:_HASH_CHARS]
 
 
 def _make_button(

@@ -31,7 +31,7 @@ from bot.chat.session import (
     TurnResult,
     build_repeated_question,
 )
-from bot.commands.answers import BUTTON_GONE_NOTICE, TYPING_HINTS, pick_speakers
+from bot.commands.answers import BUTTON_GONE_NOTICE, COMMAND_HINTS, pick_speakers
 from bot.commands.authority import is_group_author
 from bot.commands.memories import back_button, command_for_choice
 from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
@@ -117,7 +117,7 @@ class PressHandler:
                 outgoing = (replace(first_part, is_response=True), *other_parts)
                 return TurnResult(outgoing=outgoing, replaced_part_names=exchange.parts)
             case ButtonAction.ENTER_NAME | ButtonAction.ENTER_ABOUT if not press.values:
-                raise UserError(TYPING_HINTS[button.action])
+                raise UserError(COMMAND_HINTS[button.action])
             case _:
                 return await self._run_menu_choice(press, button, exchange, active)
 
@@ -200,23 +200,23 @@ class PressHandler:
         request = CommandRequest(
             Command(""), message, active, (), press.at, part_name=exchange.parts[0], page=page
         )
-        is_memory = button.action is ButtonAction.MEMORY
+        is_memory_button = button.action is ButtonAction.MEMORY
         try:
-            if is_memory:
-                command_line = command_for_choice(press.values, exchange.question.turn.text)
+            if is_memory_button:
+                command_text = command_for_choice(press.values, exchange.question.turn.text)
             else:
-                command_line = await commands.menus.find_command_line(button, press, active.names)
-            if (command := parse_command(command_line)) is not None:
+                command_text = await commands.menus.find_command_text(button, press, active.names)
+            if (command := parse_command(command_text)) is not None:
                 result = await commands.handle(replace(request, command=command))
         except UserError as error:
             has_private_chats = self.services.replies.limits(press.address).has_private_chats
-            is_read_by_others = has_private_chats and not (press.is_private or press.is_ephemeral)
-            if isinstance(error, PrivateError) and is_read_by_others:
+            is_seen_by_others = has_private_chats and not (press.is_private or press.is_ephemeral)
+            if isinstance(error, PrivateError) and is_seen_by_others:
                 raise
             problem = translatable("⚠ {problem}", problem=error.text)
-            if is_memory:
+            if is_memory_button:
                 result = CommandResult(problem, buttons=(back_button(request),))
-        if is_memory:  # the reply of the command is the new content of the menu
+        if is_memory_button:  # the reply of the command is the new content of the menu
             return request, CommandResult(""), replace(result, replaced_part_names=exchange.parts)
         request = replace(request, active=await self.services.resolver.resolve(press.scopes))
         menu = await commands.menus.show_after_choice(button, request)
@@ -249,8 +249,8 @@ class PressHandler:
         restored_turn_ids: list[int] = []
         parts: list[OutgoingPart] = []
         for answer, all_versions in zip(exchange.answers, exchange.versions, strict=True):
-            version_exists = 1 <= button.version_or_page <= len(all_versions)
-            version = all_versions[button.version_or_page - 1] if version_exists else answer
+            has_version = 1 <= button.version_or_page <= len(all_versions)
+            version = all_versions[button.version_or_page - 1] if has_version else answer
             name_line, face = self.services.find_name_and_face(version.turn, address, active)
             text = name_line + version.turn.text
             first_part_number = len(select_message_parts(one.number for one in parts))
