@@ -24,7 +24,7 @@ from bot.commands.request import (
     collect_handlers,
     command,
     command_specs,
-    listed_commands,
+    list_commands,
     private_command,
 )
 from bot.errors import PrivateError, UserError
@@ -296,7 +296,7 @@ _COMMAND_ORDER = (
     *("preset", "character", "settings", "access"),
 )
 _GROUPS = (PRESET_GROUP, CHARACTER_GROUP, MEMORY_GROUP, SETTINGS_GROUP, ACCESS_GROUP, PRIVACY_GROUP)
-COMMANDS = listed_commands(_HANDLER_CLASSES, _GROUPS, _COMMAND_ORDER)
+COMMANDS = list_commands(_HANDLER_CLASSES, _GROUPS, _COMMAND_ORDER)
 """The commands that menus and /help list, in order."""
 _SPECS_BY_NAME = {spec.name: spec for cls in _HANDLER_CLASSES for spec in command_specs(cls)}
 COMMAND_NAMES = frozenset(name.partition(" ")[0] for name in _SPECS_BY_NAME)

@@ -156,7 +156,7 @@ class MemoryHandlers:
     async def show_who_knows(self, request: CommandRequest) -> CommandResult:
         """Say which people and characters may know a memory."""
         memory = await self._find_by_number(request)
-        return CommandResult(await self._audience_line(request, memory))
+        return CommandResult(await self._describe_who_may_know(request, memory))
 
     # change
 
@@ -554,7 +554,7 @@ class MemoryHandlers:
         is_admin = await self.characters.admins.is_admin(request.incoming)
         return replace(_make_reader(request.incoming), is_admin=is_admin)
 
-    async def _audience_line(self, request: CommandRequest, memory: Memory) -> Text:
+    async def _describe_who_may_know(self, request: CommandRequest, memory: Memory) -> Text:
         names = self.characters.resolver.character_names(memory.witnesses).values()
         audience = _describe_audience(_find_place(request.incoming), memory)
         if not names:
@@ -571,12 +571,12 @@ class MemoryHandlers:
         message = request.incoming
         kind = translatable("from what was said") if memory.is_derived else translatable("by hand")
         since_day = f"{datetime.fromtimestamp(memory.since, UTC):%Y-%m-%d}"
-        labels = join_texts([*_collect_labels(message, memory), kind], _COMMA)
+        labels_text = join_texts([*_collect_labels(message, memory), kind], _COMMA)
         lines = [
             *([heading] if heading else []),
             f"#{memory.id} {memory.text}",
-            translatable("{labels}; since {day}", labels=labels, day=since_day),
-            await self._audience_line(request, memory),
+            translatable("{labels}; since {day}", labels=labels_text, day=since_day),
+            await self._describe_who_may_know(request, memory),
         ]
         pin_label = translatable("Unpin it") if memory.is_pinned else translatable("📌 Pin it")
         options = [(pin_label, "p"), (translatable("🗑 Forget it"), "f")]

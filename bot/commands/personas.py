@@ -77,9 +77,9 @@ class UserPersonas:
 
     async def run_me_command(self, argument: str, incoming: IncomingMessage) -> Text:
         """Save, delete or show the author's persona; `argument` is `[everywhere] [TEXT|clear]`."""
-        first_word, _, later_text = argument.partition(" ")
+        first_word, _, remaining_text = argument.partition(" ")
         is_everywhere = first_word.lower() == _EVERYWHERE_KEYWORD
-        text = sanitize_persona(later_text if is_everywhere else argument)
+        text = sanitize_persona(remaining_text if is_everywhere else argument)
         user_id = incoming.author.id
         scope = user_id if is_everywhere else f"{user_id}@{incoming.scopes[0]}"
         if not text:

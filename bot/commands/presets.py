@@ -126,10 +126,10 @@ class PresetHandlers:
         if not request.argument:
             example = "/preset who good morning"
             raise UserError(translatable("Which message? For example: {example}", example=example))
-        incoming, random_number = request.incoming, self.greetings.random_numbers.random
+        incoming, draw_random = request.incoming, self.greetings.rng.random
         message = replace(incoming, text=request.argument, wake=WakeReason.MENTION, quote=None)
         decision = decide_on_message(
-            message, request.active, request.recent_turns, dice=random_number, now=request.now
+            message, request.active, request.recent_turns, dice=draw_random, now=request.now
         )
         if isinstance(decision, Command | Unreadable):
             return CommandResult(translatable("That is a command: no character answers it."))
@@ -164,7 +164,7 @@ class Greetings:
     """Adds characters' greetings to the replies of commands."""
 
     resolver: PresetResolver
-    random_numbers: random.Random = field(default_factory=random.Random)
+    rng: random.Random = field(default_factory=random.Random)
 
     async def begin_session(
         self, text: str, preset: Preset, message: IncomingMessage
@@ -185,7 +185,7 @@ class Greetings:
     ) -> CommandResult:
         """Add a preset's greeting to a result, or the reason why the preset may not answer here."""
         greeting = choose_greeting(
-            preset, event, rng=self.random_numbers, number=number, character_count=character_count
+            preset, event, rng=self.rng, number=number, character_count=character_count
         )
         try:
             await self.resolver.check_adults_only(preset, event)

@@ -57,11 +57,11 @@ async def export_messages(
     Returns the file, its number of messages, and its number of other items.
     """
     content = await personal_data.export(person_id)
-    contents = {"person": person_id, "exported_at": exported_at.isoformat(), **content}
-    text = json.dumps(contents, ensure_ascii=False, indent=1)
+    exported_data = {"person": person_id, "exported_at": exported_at.isoformat(), **content}
+    text = json.dumps(exported_data, ensure_ascii=False, indent=1)
     other_kinds = ("descriptions", "characters", "memories", "reactions")
-    other_count = sum(len(content[one]) for one in other_kinds) + content["confirmed_age"]
-    return Attachment("my-words.json", f"{text}\n"), len(content["messages"]), other_count
+    other_item_count = sum(len(content[one]) for one in other_kinds) + content["confirmed_age"]
+    return Attachment("my-words.json", f"{text}\n"), len(content["messages"]), other_item_count
 
 
 _OVERLAP_SECONDS = 600.0  # each query starts this much earlier: clocks differ, commits are late
@@ -253,12 +253,12 @@ class PrivacyNotice:
         active, history_days = await self.resolver.resolve(scopes), self.history_days
         reads_everything = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
-        local_provider_pattern = marked("{provider} (on the machine of this bot)")
+        local_provider_template = marked("{provider} (on the machine of this bot)")
         names = [
-            translatable(local_provider_pattern, provider=name) if is_local else name
+            translatable(local_provider_template, provider=name) if is_local else name
             for name, is_local in self.list_recipients(active.presets).items()
         ]
-        providers = join_texts(names, _COMMA)
+        providers_text = join_texts(names, _COMMA)
         retention_text = (
             _UNTIL_FORGOTTEN_TEXT
             if history_days is None
@@ -276,7 +276,7 @@ class PrivacyNotice:
                 encrypted=_ENCRYPTED_TEXT if self.is_encrypted else _NOT_ENCRYPTED_TEXT,
                 scope=to_translatable(SCOPE_DESCRIPTIONS[scope]),
             ),
-            translatable("• To answer, I send it to: {providers}.", providers=providers),
+            translatable("• To answer, I send it to: {providers}.", providers=providers_text),
             _HOW_TO_OPT_OUT_LINE,
         ]
         if (setting := await self.chat_settings.resolve(scopes, _PRIVACY_SENTENCE_KEY)) is not None:

@@ -20,7 +20,7 @@ from bot.texts.text import join_texts, marked, translatable, translatable_count
 
 _DURATION = re.compile(r"(\d{1,4}) ?(m|min|minutes?|h|hours?|d|days?|w|weeks?)")
 _UNIT_SECONDS = {"m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_DAYS_AGO = {"today": timedelta(), "yesterday": timedelta(days=1)}
+_DAYS_AGO_BY_WORD = {"today": timedelta(), "yesterday": timedelta(days=1)}
 _DEFAULT_PERIOD = timedelta(days=1)
 _CITATION = re.compile(r"\[(\d{1,3})\]")
 _RECAP_USAGE_NOTICE = translatable(
@@ -121,9 +121,9 @@ def _parse_start_time(argument: str, now: datetime) -> datetime | None:
     text = " ".join(argument.lower().split())
     if not text:
         return None
-    if text in _DAYS_AGO:
+    if text in _DAYS_AGO_BY_WORD:
         midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        return midnight - _DAYS_AGO[text]
+        return midnight - _DAYS_AGO_BY_WORD[text]
     if (duration := _DURATION.fullmatch(text)) is None:
         raise UserError(_RECAP_USAGE_NOTICE)
     return now - timedelta(seconds=int(duration[1]) * _UNIT_SECONDS[duration[2][0]])

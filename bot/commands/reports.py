@@ -26,7 +26,7 @@ from bot.texts.text import (
     translatable_count,
 )
 
-_BAR_CELLS = 12
+_BAR_WIDTH = 12
 _MAX_LISTED_ITEMS = 8  # of each: stories, lorebook entries, dropped items
 _MAX_NAME_CHARS = 60
 _PROMPT_SEPARATOR = f"\n{'=' * 80}\n\n"  # between the prompts of two speakers
@@ -115,13 +115,13 @@ class AnswerReports:
         if request.answered_at is None:
             raise UserError(_WHICH_ANSWER_NOTICE)
         platform = f"{message.address.platform}:"
-        operators = [one for one in sorted(self.operator_ids) if one.startswith(platform)]
-        if not operators:
+        operator_ids = [one for one in sorted(self.operator_ids) if one.startswith(platform)]
+        if not operator_ids:
             raise UserError(_NO_OPERATOR_REACHED_NOTICE)
         conversation = message.address.conversation
         receipts = await self.context_view.find_receipts(conversation, request.answered_at)
         report_texts = [self._describe_report(message, *one) for one in receipts]
-        notices = [(person, text) for person in operators for text in report_texts]
+        notices = [(person, text) for person in operator_ids for text in report_texts]
         return CommandResult(_REPORTED_NOTICE, private_notices=notices)
 
     def _describe_report(self, message: IncomingMessage, number: int, receipt: Receipt) -> Text:
@@ -162,8 +162,8 @@ def _receipt_heading(number: int, receipt: Receipt) -> Text:
 def _section_bars(receipt: Receipt) -> Iterator[Text]:
     total_tokens = max(1, prompt_tokens(receipt))
     for section, tokens in tokens_by_section(receipt).items():
-        filled_cells = min(_BAR_CELLS, max(1, round(_BAR_CELLS * tokens / total_tokens)))
-        bar = "█" * filled_cells + "░" * (_BAR_CELLS - filled_cells)
+        filled_cells = min(_BAR_WIDTH, max(1, round(_BAR_WIDTH * tokens / total_tokens)))
+        bar = "█" * filled_cells + "░" * (_BAR_WIDTH - filled_cells)
         values = {"tokens": tokens, "share": f"{tokens / total_tokens:.0%}"}
         name = find_section_name(section)
         yield translatable("{bar} {section} {tokens} ({share})", bar=bar, section=name, **values)
@@ -258,15 +258,20 @@ class UsageView:
         """Summarize the author's usage."""
         message = request.incoming
         midnight = request.now.replace(hour=0, minute=0, second=0, microsecond=0)
-        starts = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
-        lines = [await self._usage_line(message, period, start) for period, start in starts.items()]
+        period_starts = {Period.DAY: midnight, Period.MONTH: midnight.replace(day=1)}
+        lines = [
+            await self._describe_usage(message, period, since)
+            for period, since in period_starts.items()
+        ]
         caps = self.find_budget_caps(message, request.active.first.preset)
         spent_by_key = await self.budgets.load_spent_amounts(caps) if caps else {}
         lines += [_budget_line(cap, spent_by_key.get(cap.key, 0)) for cap in caps]
         return CommandResult(join_texts(lines))
 
-    async def _usage_line(self, message: IncomingMessage, period: Period, start: datetime) -> Text:
-        usage = await self.totals.person_total(message.author.id, start)
+    async def _describe_usage(
+        self, message: IncomingMessage, period: Period, since: datetime
+    ) -> Text:
+        usage = await self.totals.person_total(message.author.id, since)
         return translatable(
             "{period}: {answers}, {prompt} tokens read ({cached} from a cache), {output} written,"
             " {cost}",

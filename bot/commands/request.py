@@ -167,7 +167,7 @@ def command_specs(handler_class: type) -> Iterator[CommandSpec]:
         yield from getattr(method, "command_specs", ())
 
 
-def listed_commands(
+def list_commands(
     handler_classes: tuple[type, ...], groups: tuple[CommandSpec, ...], command_order: Sequence[str]
 ) -> tuple[CommandSpec, ...]:
     """Return the commands that have a summary; actions are nested in their groups."""

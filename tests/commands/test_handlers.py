@@ -37,7 +37,7 @@ class Setup(TurnSetup):
         chosen = {"admins": frozenset({"telegram:99"}), **shown, **settings}
         super().__init__(database, preset=first, others=others, settings=chosen)
         self.handlers = self.container.command_handlers
-        self.handlers.greetings.random_numbers = random.Random(1)
+        self.handlers.greetings.rng = random.Random(1)
         self.admin = True
         self.here = HERE
         self.asked: list[Request] = []
