@@ -253,7 +253,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     @cached_property
     def answer_buttons(self) -> AnswerButtons:
-        refusal = self.command_limits.press_refusal if self.command_limits else None
+        refusal = self.command_limits.find_press_refusal if self.command_limits else None
         route_press = self.history_router.route_press
         return AnswerButtons(
             self.conversations, self.inbox, self.admins, route_press, self.access, refusal

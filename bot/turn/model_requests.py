@@ -117,7 +117,7 @@ class ModelRequests:
             _log.info("cheaper_model_used", preset=substitute.name, provider=substitute.provider)
             receipt = await self._try_models(request.with_preset(substitute))
         context = request.context
-        if notice := await self.spending.cheaper_model_notice(context.incoming):
+        if notice := await self.spending.find_cheaper_model_notice(context.incoming):
             context.notices.append(notice)
         return receipt
 
@@ -191,8 +191,8 @@ class ModelRequests:
             async with slot:
                 prompt = replace(reservation.prompt, has_fallback=request.has_fallback)
                 queued_seconds = self.clock.now() - message.at.timestamp()
-                step_log = log_failed_steps(compose_seconds, fitted_prompt.tokens, self.clock)
-                with step_log, ExitStack() as stack:
+                step_logging = log_failed_steps(compose_seconds, fitted_prompt.tokens, self.clock)
+                with step_logging, ExitStack() as stack:
                     if not context.replaced_part_names and message.wake is not None:
                         show_notice = live_reply.show_slow_start
                         stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, show_notice))

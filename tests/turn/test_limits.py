@@ -338,10 +338,10 @@ async def test_menu_presses_are_allowed_even_with_low_answer_limits(
     settings = LimitSettings(answers_per_person=answers, seconds=seconds)
     limits = CommandLimits.from_settings(rates, settings)
     refusals = [
-        await limits.press_refusal(pressed(ButtonAction.SETTINGS, key=str(number)))
+        await limits.find_press_refusal(pressed(ButtonAction.SETTINGS, key=str(number)))
         for number in range(admitted + 1)
     ]
     assert refusals[:-1] == [None] * admitted
     assert refusals[-1] is not None
     await clock.advance(30)
-    assert await limits.press_refusal(pressed(ButtonAction.SETTINGS, key="later")) is None
+    assert await limits.find_press_refusal(pressed(ButtonAction.SETTINGS, key="later")) is None

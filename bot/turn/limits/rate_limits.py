@@ -108,22 +108,22 @@ class AnswerLimits:
     ) -> tuple[bool, Text | None]:
         """Wait for the rate limit; return whether to answer, and a notice of the limit if due."""
         rates = self._list_rates(message)
-        if not rates or await self._admits_any_asker(message):
+        if not rates or await self._charge_any_asker(message):
             return True, None
         wait_seconds = await self.rate_limits.take(rates, _MAX_WAIT_SECONDS)
         if wait_seconds <= 0:
             return True, None
         is_refused = wait_seconds > _MAX_WAIT_SECONDS
         LIMITED_MESSAGES.labels("refused" if is_refused else "slowed").inc()
-        conversation, by = message.address.conversation, message.charged_person_id
-        _log.info("over_rate_limit", conversation=conversation, by=by, seconds=wait_seconds)
+        conversation, person_id = message.address.conversation, message.charged_person_id
+        _log.info("over_rate_limit", conversation=conversation, by=person_id, seconds=wait_seconds)
         notice = await self._find_limit_notice(message, rates, wait_seconds, is_refused=is_refused)
         if not is_refused and not stop_flag.is_requested:
             with stop_flag.stoppable_block():
                 await self.clock.sleep(wait_seconds)
         return not is_refused, notice
 
-    async def _admits_any_asker(self, message: IncomingMessage) -> bool:
+    async def _charge_any_asker(self, message: IncomingMessage) -> bool:
         """Charge the answer to the newest asker below the limit; return whether there is one."""
         charged_person_ids = message.charged_person_ids
         for person_id in charged_person_ids if len(charged_person_ids) > 1 else ():
@@ -137,8 +137,8 @@ class AnswerLimits:
         if not rates or await self.rate_limits.take(rates) <= 0:
             return True
         LIMITED_MESSAGES.labels("voice").inc()
-        conversation, by = message.address.conversation, message.author.id
-        _log.info("over_rate_limit", conversation=conversation, by=by, what="voice")
+        conversation, person_id = message.address.conversation, message.author.id
+        _log.info("over_rate_limit", conversation=conversation, by=person_id, what="voice")
         return False
 
     def _list_rates(self, message: IncomingMessage, person_id: str | None = None) -> list[Rate]:
@@ -234,7 +234,7 @@ class CommandLimits:
             LIMITED_MESSAGES.labels("unreadable").inc()
         return should_report
 
-    async def press_refusal(self, press: ButtonPress) -> Text | None:
+    async def find_press_refusal(self, press: ButtonPress) -> Text | None:
         """Count a press; return the reason for refusing it, or None if it is allowed."""
         button_data = parse_button(press)
         if button_data is None or button_data.action in _UNLIMITED_ACTIONS:
@@ -247,8 +247,8 @@ class CommandLimits:
         if wait_seconds <= 0:
             return None
         LIMITED_MESSAGES.labels(request_kind).inc()
-        conversation, by = request.address.conversation, request.author.id
-        _log.info("over_rate_limit", conversation=conversation, by=by, what=request_kind)
+        conversation, person_id = request.address.conversation, request.author.id
+        _log.info("over_rate_limit", conversation=conversation, by=person_id, what=request_kind)
         rule = translatable_count(
             "That is more than one command or button in {seconds} s.",
             "That is more than {count} commands or buttons in {seconds} s.",

@@ -43,7 +43,7 @@ class SlotRequest:
     """The lane of the chat whose quota of slots is charged; empty: no quota."""
     urgency: Urgency = Urgency.QUESTION
     holder: str = field(default_factory=partial(secrets.token_hex, 8))
-    order_number: int = 0
+    ticket_number: int = 0
     may_try: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the request is next in line, and when it has waited too long."""
     has_waited_too_long: bool = False
@@ -63,16 +63,16 @@ class SlotQueue:
 
     def __init__(self) -> None:
         self._waiting_requests: list[SlotRequest] = []
-        self._served_at = BoundedDict[str, int](_MAX_REMEMBERED_CHATS)  # in numbers of `_count`
+        self._served_at = BoundedDict[str, int](_MAX_REMEMBERED_CHATS)  # in `_logical_time`
         self._full_chats: set[str] = set()
-        self._count = 0
+        self._logical_time = 0
 
     def __len__(self) -> int:
         return len(self._waiting_requests)
 
     def add(self, request: SlotRequest) -> None:
-        self._count += 1
-        request.order_number = self._count
+        self._logical_time += 1
+        request.ticket_number = self._logical_time
         self._waiting_requests.append(request)
         self._select_next()
 
@@ -81,17 +81,17 @@ class SlotQueue:
         self._waiting_requests.remove(request)
         self._full_chats.discard(request.chat)  # so that another request of the chat tries again
         if is_served:
-            self._set_served_at(request.chat)
+            self._mark_served(request.chat)
         self._select_next()
 
     def record_served_chat(self, chat: str) -> None:
         """Record that a chat got a slot in any process, so that other chats go first."""
-        self._set_served_at(chat)
+        self._mark_served(chat)
         self._select_next()
 
-    def _set_served_at(self, chat: str) -> None:
-        self._count += 1
-        self._served_at[chat] = self._count
+    def _mark_served(self, chat: str) -> None:
+        self._logical_time += 1
+        self._served_at[chat] = self._logical_time
 
     def allow_last_try(self, request: SlotRequest) -> None:
         """Let a request that has waited too long try a last time, ahead of its turn."""
@@ -121,7 +121,7 @@ class SlotQueue:
 
     def _sort_key(self, request: SlotRequest) -> tuple[bool, int, int, int]:
         served_at = self._served_at.get(request.chat, 0)
-        return request.chat in self._full_chats, request.urgency, served_at, request.order_number
+        return request.chat in self._full_chats, request.urgency, served_at, request.ticket_number
 
 
 FREED_SLOTS_TOPIC = "provider_slots"

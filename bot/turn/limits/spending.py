@@ -203,7 +203,7 @@ class Spending:
             return None
         return preset.model_copy(update={name: getattr(other, name) for name in _MODEL_FIELDS})
 
-    async def cheaper_model_notice(self, message: IncomingMessage) -> Text | None:
+    async def find_cheaper_model_notice(self, message: IncomingMessage) -> Text | None:
         """Return the notice that a cheaper model answers, or None if it was shown recently."""
         notice_name = f"budget:{message.address.conversation}"
         if not await self.notice_limiter.is_due(notice_name, _SECONDS_BETWEEN_NOTICES):
