@@ -101,8 +101,8 @@ class AnswerPipeline:
             group, question, active, removed_turns, earlier_session, first_part_number
         )
         if is_unreadable(message, context.files):
-            unread_notice = explain_unread_files(context.files.unread_files)
-            return self._refusal_result(message, unread_notice, first_part_number)
+            unread_files_notice = explain_unread_files(context.files.unread_files)
+            return self._refusal_result(message, unread_files_notice, first_part_number)
         if is_new and earlier_session is None and not question.replaced_part_names:
             context = await self._add_greeting(context, len(question.earlier_turns))
         await self._generate_answers(speakers, context, stop_flag)
@@ -125,7 +125,7 @@ class AnswerPipeline:
         )
         replies = context.replies
         context.parts[:] = [  # mark the parts that need no further edit
-            replace(one, is_already_shown=True) if any(live.shows(one) for live in replies) else one
+            replace(one, is_already_shown=True) if any(each.shows(one) for each in replies) else one
             for one in context.parts
         ]
         return context.to_result(was_stopped=stop_flag.is_requested)

@@ -77,7 +77,7 @@ class LeaseKeeper:
 
 RecordAttempt = Callable[[AttemptState], Awaitable[None]]
 
-SUSPECT_CRASHES = 2
+MIN_SUSPECT_CRASHES = 2
 """A message is a suspect, to be isolated, after this many crashes during its processing."""
 _FIRST_WAIT_SECONDS = 4.0  # for a suspect; four times as long after each further crash
 _MAX_WAIT_SECONDS = 60.0
@@ -107,7 +107,7 @@ class _TrackedAttempt:
 
     @property
     def is_suspect(self) -> bool:
-        return self.message.crash_count >= SUSPECT_CRASHES
+        return self.message.crash_count >= MIN_SUSPECT_CRASHES
 
     @property
     def sort_key(self) -> tuple[int, int, float]:
@@ -116,7 +116,7 @@ class _TrackedAttempt:
 
     @property
     def max_wait_seconds(self) -> float:
-        wait_factor = 4.0 ** min(self.message.crash_count - SUSPECT_CRASHES, 3)
+        wait_factor = 4.0 ** min(self.message.crash_count - MIN_SUSPECT_CRASHES, 3)
         max_seconds = min(_FIRST_WAIT_SECONDS * wait_factor, _MAX_WAIT_SECONDS)
         return max_seconds if self.message.own_crash_count else max_seconds * self.random_rank
 
@@ -176,7 +176,7 @@ class IsolationGate:
     @contextlib.asynccontextmanager
     async def _admit_suspect(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
         if attempt.message.own_crash_count:
-            await self._wait_before_suspect(attempt)
+            await self._delay_suspect(attempt)
         self._suspects.append(attempt)
         wait_seconds = attempt.max_wait_seconds
         cancel_timers = [
@@ -195,7 +195,7 @@ class IsolationGate:
             self._suspects.remove(attempt)
             self._end_attempt(attempt)
 
-    async def _wait_before_suspect(self, attempt: _TrackedAttempt) -> None:
+    async def _delay_suspect(self, attempt: _TrackedAttempt) -> None:
         """Wait some seconds before a suspect starts.
 
         If the process crashes while this message waits and no suspect runs, the message is no

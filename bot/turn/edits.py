@@ -105,11 +105,11 @@ class EditHandler:
         decision = decide_on_message(message, active, turns, dice=self.services.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:
             return decision
-        decision_by_chance = decide_on_message(message, active, turns, dice=lambda: 0.0, now=now)
-        if not isinstance(decision_by_chance, Answer):
+        lucky_decision = decide_on_message(message, active, turns, dice=lambda: 0.0, now=now)
+        if not isinstance(lucky_decision, Answer):
             return decision
         answers = [one.turn for one in exchange.answers]
-        return replace(decision_by_chance, speakers=pick_speakers(active, answers))
+        return replace(lucky_decision, speakers=pick_speakers(active, answers))
 
     async def answer_in_place(
         self,

@@ -265,21 +265,21 @@ class QuestionAnswerer:
         question: AskedQuestion,
         active: ActiveCharacters,
         removed_turns: TurnRange | None = None,
-        decide_next: Callable[[IncomingMessage], Awaitable[Decision]] | None = None,
+        decide_on: Callable[[IncomingMessage], Awaitable[Decision]] | None = None,
     ) -> Outcome:
-        """Answer a question, and later messages if `decide_next` allows."""
+        """Answer a question, and later messages if `decide_on` allows."""
         services, finisher = self.services, self.finisher
         limits = services.replies.limits(question.incoming.address)
         conversations, arrivals, clock = services.conversations, services.arrivals, services.clock
         gathering = MessageGathering(
-            group, question, limits, conversations, arrivals, clock, decide_next
+            group, question, limits, conversations, arrivals, clock, decide_on
         )
         is_new = removed_turns is None
         if services.is_paused(group.claim.conversation):
             paused_result = await self._result_while_paused(group, gathering, is_new=is_new)
             return "paused", await finisher.finish(group, paused_result)
         try:
-            result = await self._answer_all(group, gathering, active, removed_turns)
+            result = await self._answer_with_restarts(group, gathering, active, removed_turns)
         except AgeUnconfirmed as error:
             notice = translatable("⚠ {problem}", problem=error.text)
             action = ButtonAction.CONFIRM_AGE
@@ -333,7 +333,7 @@ class QuestionAnswerer:
         parts = self.services.replies.notice_parts(message.address, PAUSED_NOTICE, message.locale)
         return replace(result, outgoing=parts)
 
-    async def _answer_all(
+    async def _answer_with_restarts(
         self,
         group: MessageGroup,
         gathering: MessageGathering,

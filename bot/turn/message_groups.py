@@ -30,7 +30,7 @@ from bot.routing.decide import Answer, Decision, Ignore, Observe, Unreadable
 from bot.runtime.tasks import StopFlag, cancel_and_wait
 from bot.storage.conversations import Conversations
 from bot.telemetry.secret_masker import mask_pasted_tokens
-from bot.turn.claims import SUSPECT_CRASHES
+from bot.turn.claims import MIN_SUSPECT_CRASHES
 from bot.turn.signals import ArrivalSignals
 from bot.value_class import value_class
 
@@ -74,8 +74,8 @@ class SplitMessageJoiner:
         min_units = max_units * _MIN_SHARE_OF_CUT_TEXT
         if len(message.text) * _MAX_UNITS_PER_CHAR < min_units:
             return 0.0  # the normal case, without counting units
-        may_be_cut = min_units <= self.limits.measure(message.text) <= max_units
-        return self.busy_rules.paste_seconds if may_be_cut else 0.0
+        is_near_limit = min_units <= self.limits.measure(message.text) <= max_units
+        return self.busy_rules.paste_seconds if is_near_limit else 0.0
 
     def join(
         self, joined_message: IncomingMessage, last_part: InboxMessage, next_part: InboxMessage
@@ -91,8 +91,8 @@ class SplitMessageJoiner:
         else:
             wait_seconds = self.seconds_to_wait(last_message)
             is_text = bool(message.text) and not message.attachments and message.quote is None
-            seconds_between = next_part.received_at - last_part.received_at
-            is_next_part = wait_seconds > 0 and is_text and seconds_between <= wait_seconds
+            gap_seconds = next_part.received_at - last_part.received_at
+            is_next_part = wait_seconds > 0 and is_text and gap_seconds <= wait_seconds
         return self._append_part(joined_message, last_message, message) if is_next_part else None
 
     def _append_part(
@@ -122,7 +122,7 @@ async def join_parts(
 ) -> IncomingMessage:
     """Wait for the remaining parts of a split message, and return all parts joined."""
     last, deadline = group.message, clock.monotonic() + _MAX_WAIT_SECONDS
-    if group.message.crash_count >= SUSPECT_CRASHES:
+    if group.message.crash_count >= MIN_SUSPECT_CRASHES:
         return incoming
     while isinstance(last.incoming, IncomingMessage) and joiner.seconds_to_wait(last.incoming) > 0:
         interleaved_messages: list[InboxMessage] = []
@@ -171,7 +171,7 @@ class MessageGathering:
     conversations: Conversations
     arrivals: ArrivalSignals
     clock: Clock
-    decide_next: Callable[[IncomingMessage], Awaitable[Decision]] | None = None
+    decide_on: Callable[[IncomingMessage], Awaitable[Decision]] | None = None
     """Decides what to do with a later message; None: later messages are not gathered."""
 
     def __post_init__(self) -> None:
@@ -193,7 +193,7 @@ class MessageGathering:
     def _choose_busy_mode(self) -> BusyMode:
         message, incoming = self.group.message, self.question.incoming
         can_gather = isinstance(message.incoming, IncomingMessage) and incoming.interaction is None
-        if self.decide_next is None or not can_gather or message.crash_count:
+        if self.decide_on is None or not can_gather or message.crash_count:
             return "queue"
         if self.busy_rules.mode is not None:
             return self.busy_rules.mode
@@ -272,7 +272,7 @@ class MessageGathering:
 
     async def _read_new_messages(self) -> None:
         """Read new messages until one needs its own answer, and decide which are covered."""
-        if self._is_gathering_over or self._max_further_messages == 0 or self.decide_next is None:
+        if self._is_gathering_over or self._max_further_messages == 0 or self.decide_on is None:
             return
         newest_message, interleaved_messages = self._newest_message, self.group.interleaved_messages
         later_messages = await self.conversations.load_messages_after(
@@ -287,7 +287,7 @@ class MessageGathering:
             pending_message = self._join_to_pending_message(message) or _PendingMessage(
                 (message,), incoming, Ignore()
             )
-            decision = await self.decide_next(pending_message.message)
+            decision = await self.decide_on(pending_message.message)
             if isinstance(decision, Command | Unreadable):
                 self._is_gathering_over = True
                 return

@@ -94,8 +94,8 @@ class ChannelReader:
             return ()
         if message.address.history:  # the channel's other messages belong to other histories
             return ()
-        reading = self.read_messages_before(message, MAX_EARLIER_MESSAGES)
-        events = await _read_or_none(message, reading) or ()
+        request = self.read_messages_before(message, MAX_EARLIER_MESSAGES)
+        events = await _read_or_none(message, request) or ()
         known_ids = {turn.message_id for turn in turns}
         return self._observed_turns([one for one in events if one.message_id not in known_ids])
 
@@ -123,10 +123,10 @@ class ChannelReader:
         return tuple(replace(turn, files=(), is_observed=True) for turn in turns)
 
 
-async def _read_or_none(message: IncomingMessage, reading: Awaitable[_Result]) -> _Result | None:
+async def _read_or_none(message: IncomingMessage, request: Awaitable[_Result]) -> _Result | None:
     try:
         async with asyncio.timeout(_READ_TIMEOUT_SECONDS):
-            return await reading
+            return await request
     except (PlatformError, TimeoutError) as error:
         conversation, reason = message.address.conversation, str(error) or "no answer"
         _log.info("channel_not_read", conversation=conversation, reason=reason)
@@ -234,7 +234,7 @@ class PromptSources:
         # Later sessions start after /new or /forget, so that earlier messages must not be read.
         is_new_question = earlier_session is None and removed_turns is None and session.number == 1
         has_all_turns = len(session.turns) < max_turns
-        is_new_channel = is_new_question and has_all_turns and not session.has_answer
+        is_first_answer = is_new_question and has_all_turns and not session.has_answer
         user_ids = [one.speaker.id for one in session.turns if one.speaker]
         opted_out_ids = await self.resolver.find_opted_out([*find_person_ids(incoming), *user_ids])
         readable_message = redact_message(incoming, opted_out_ids) if opted_out_ids else incoming
@@ -247,9 +247,9 @@ class PromptSources:
         first_message = message.incoming if gathered_turns else incoming
         oldest_message = first_message if isinstance(first_message, IncomingMessage) else incoming
         history, earlier_turns, thread_turns = session.turns, tuple[Turn, ...](), tuple[Turn, ...]()
-        is_first_read = is_new_channel or (is_new_question and oldest_message.in_thread)
+        is_first_read = is_first_answer or (is_new_question and oldest_message.in_thread)
         may_observe = is_first_read and await self.resolver.may_observe(oldest_message.scopes)
-        if may_observe and is_new_channel:
+        if may_observe and is_first_answer:
             turns = await self.channel_reader.read_earlier_turns(oldest_message, active, history)
             earlier_turns = await self.resolver.remove_opted_out_turns(turns)
         if earlier_turns:
@@ -303,8 +303,8 @@ class PromptSources:
     ) -> FittedPrompt:
         """Compose a prompt that fits the token limit; raises `UserError` or `BackendError`."""
         backend = self.backends[preset.provider]
-        model_limit = await find_prompt_limit_if_needed(preset, backend)
-        draft = await self.compose_draft(preset, context, model_limit)
+        max_prompt_tokens = await find_prompt_limit_if_needed(preset, backend)
+        draft = await self.compose_draft(preset, context, max_prompt_tokens)
         if not tools:
             return await fit_for_backend(preset, draft, backend)
         draft = replace(draft, base_prompt=replace(draft.base_prompt, tools=tuple(tools)))
@@ -312,7 +312,7 @@ class PromptSources:
         return replace(fitted_prompt, prompt=replace(fitted_prompt.prompt, tools=()))
 
     async def compose_draft(
-        self, preset: Preset, context: TurnContext, model_limit: int | None = None
+        self, preset: Preset, context: TurnContext, max_prompt_tokens: int | None = None
     ) -> Draft:
         """Compose a speaker's complete prompt, which may be longer than the token limit."""
         message, files = context.incoming, context.files
@@ -336,7 +336,7 @@ class PromptSources:
             stories=stories,
             summary=summary,
             memories=memories,
-            max_prompt_tokens=model_limit,
+            max_prompt_tokens=max_prompt_tokens,
             needs_new_answer=context.replaces_answers,
             files=files,
         )
@@ -374,8 +374,8 @@ def _without_old_greetings(session: Session, active: ActiveCharacters) -> Sessio
     greeting_indexes = [index for index, one in enumerate(opening_turns) if one.role == "assistant"]
     if not greeting_indexes:
         return session
-    is_newest_active = session.turns[greeting_indexes[-1]].preset in active.names
-    dropped_indexes = set(greeting_indexes[:-1] if is_newest_active else greeting_indexes)
+    is_newest_greeter_active = session.turns[greeting_indexes[-1]].preset in active.names
+    dropped_indexes = set(greeting_indexes[:-1] if is_newest_greeter_active else greeting_indexes)
     turns = tuple(one for index, one in enumerate(session.turns) if index not in dropped_indexes)
     return replace(session, turns=turns)
 
@@ -438,12 +438,12 @@ class AnswerTools:
         return Toolbox(tools, self.clock, lambda: preset.name in context.reactions_by_preset)
 
     def _react_tool(self, preset: Preset, context: TurnContext) -> Tool:
-        find_emoji = self.limits(context.incoming.address).convert_reaction
+        convert_reaction = self.limits(context.incoming.address).convert_reaction
 
         async def react(text: str) -> str:
             if context.reactions_by_preset:
                 raise ToolFailed("you have already reacted to this message")
-            emoji = find_emoji(text) if find_emoji else ""
+            emoji = convert_reaction(text) if convert_reaction else ""
             if not emoji:
                 emojis = "👍 👎 ❤ 🔥 🎉 😁 😢 🤔"
                 raise ToolFailed(f"that emoji is not available here; use another, such as {emojis}")

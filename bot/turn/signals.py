@@ -170,7 +170,7 @@ class StopRequests:
         return (message.address.lane, message.message_id or "") in self._deleted_messages
 
     @property
-    def answering_conversations(self) -> Collection[str]:
+    def conversations_being_answered(self) -> Collection[str]:
         """The conversations in which this process is generating an answer."""
         return self._answers_in_progress.keys()
 
@@ -262,8 +262,8 @@ def _stops_answers(incoming: IncomingMessage) -> bool:
     command = parse_command(incoming.text)
     if command is None:
         return False
-    turns_off = command.name == "access" and command.text.lower().split()[:1] == ["off"]
-    return command.name == "stop" or turns_off
+    is_off_command = command.name == "access" and command.text.lower().split()[:1] == ["off"]
+    return command.name == "stop" or is_off_command
 
 
 def _find_turn_to_stop(press: ButtonPress) -> str | None:
@@ -348,7 +348,7 @@ class MissedSignalPoller:
 
     async def poll(self) -> None:
         """Handle events that concern running answers and were not signaled to this process."""
-        conversations = list(self.stop_requests.answering_conversations)
+        conversations = list(self.stop_requests.conversations_being_answered)
         events: Sequence[Incoming] = ()
         if conversations:
             load_newest_unanswered = self.inbox.newest_unanswered

@@ -87,7 +87,7 @@ _SECONDS_TO_AWAIT_NEWER_EDIT = 1.0
 _MAX_LATER_EVENTS = 50
 """The maximum number of waiting events to read; a /stop behind them arrives as a signal."""
 _MAX_COUNTED_TURNS = 10_000
-_SECONDS_BETWEEN_OFF_NOTICES = 600.0
+_SECONDS_BETWEEN_OPT_OUT_NOTICES = 600.0
 _CRASHED_REPEATEDLY_NOTICE = translatable(
     "⚠ This message crashed the service repeatedly, so I won't answer it."
 )
@@ -256,10 +256,10 @@ class ConversationWorker:
         deletion_result = TurnResult(change=HistoryChange(deleted_ids=[one.id for one in turns]))
         return await self._finisher.finish_forgetting(group, deletion_result)
 
-    async def _greet(self, group: MessageGroup, arrival: ChatJoin) -> InboxMessage | None:
+    async def _greet(self, group: MessageGroup, join: ChatJoin) -> InboxMessage | None:
         """Greet a new group, or say in a reopened chat that its conversation continues."""
-        active = await self._services.resolver.resolve(arrival.scopes)
-        if arrival.opens_chat:
+        active = await self._services.resolver.resolve(join.scopes)
+        if join.opens_chat:
             session = await self._conversations.load_session(group.claim, _MAX_COUNTED_TURNS)
             if turns := [turn for turn in session.turns if not turn.is_observed]:
                 text = translatable_count(
@@ -270,9 +270,9 @@ class ConversationWorker:
                     name=active.first.preset.character_name,
                 )
                 return await self._finisher.finish_with_text(group, text)
-        greeting_result = await self._services.commands.greet(arrival, active)
-        greeting_result = await self._commands.check_greeting(arrival, greeting_result)
-        return await self._commands.greet(group, arrival.scopes, greeting_result)
+        greeting_result = await self._services.commands.greet(join, active)
+        greeting_result = await self._commands.check_greeting(join, greeting_result)
+        return await self._commands.greet(group, join.scopes, greeting_result)
 
     async def _handle_press(
         self, group: MessageGroup, event: ButtonPress | ReactionChange
@@ -362,7 +362,7 @@ class ConversationWorker:
         needs_recent_turns = active.is_group or message.in_thread
         recent_turns = await self._load_recent_turns(group.claim) if needs_recent_turns else ()
 
-        decide_next = partial(self._decide_next, active, recent_turns)
+        decide_on = partial(self._decide_on_later_message, active, recent_turns)
         decision = await self._decide(active, recent_turns, message)
         services.decisions.record(message, decision)
         if isinstance(decision, Ignore | Observe) and decision.candidates:
@@ -383,7 +383,7 @@ class ConversationWorker:
                 return "unreadable", await self._explain_unreadable_message(group, message)
             case Answer(speakers):
                 question = AskedQuestion(message, speakers)
-                return await self._answerer.answer(group, question, active, decide_next=decide_next)
+                return await self._answerer.answer(group, question, active, decide_on=decide_on)
 
     async def _run_command(
         self,
@@ -423,7 +423,7 @@ class ConversationWorker:
         name = f"off:{event.address.channel}:{event.author.id}"
         limiter = self._services.notice_limiter
         needs_response = event.is_private or event.interaction is not None
-        if needs_response or await limiter.is_due(name, _SECONDS_BETWEEN_OFF_NOTICES):
+        if needs_response or await limiter.is_due(name, _SECONDS_BETWEEN_OPT_OUT_NOTICES):
             return await self._finisher.finish_with_text(group, OPTED_OUT_NOTICE, is_private=True)
         return await self._finisher.finish(group, TurnResult())
 
@@ -439,7 +439,7 @@ class ConversationWorker:
             return decision if may_observe else Ignore(decision.candidates)
         return decision
 
-    async def _decide_next(
+    async def _decide_on_later_message(
         self, active: ActiveCharacters, recent_turns: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         """Decide whether the current answer also covers this later message."""
