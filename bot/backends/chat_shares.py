@@ -42,9 +42,9 @@ class ChatShares:
 
     def may_take_slot(self, chat: str, free_slots: int) -> bool:
         """Return whether a chat may take a slot; a busy chat must leave the last two to others."""
-        return free_slots > _SLOTS_LEFT_TO_OTHERS or not self._took_many_slots(chat)
+        return free_slots > _SLOTS_LEFT_TO_OTHERS or not self._is_busy(chat)
 
-    def _took_many_slots(self, chat: str) -> bool:
+    def _is_busy(self, chat: str) -> bool:
         self._forget_old_uses()
         slot_count, chat_count = self._slot_counts_by_chat[chat], len(self._slot_counts_by_chat)
         return slot_count > 1 and slot_count * chat_count > _BUSY_FACTOR * len(self._recent_uses)

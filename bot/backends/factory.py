@@ -41,9 +41,9 @@ def make_backend(
 
 def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:
     """Return an error line for each preset parameter that the provider does not support."""
-    check_import_path = backend_spec(settings.kind).parameter_check
+    import_path = backend_spec(settings.kind).parameter_check
     problems: list[str] = (
-        [] if check_import_path is None else resolve_name(check_import_path)(settings, parameters)
+        [] if import_path is None else resolve_name(import_path)(settings, parameters)
     )
     return problems
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeVar
 import segno
 import typer
 
-from bot.backends.llama_cpp.hardware import free_bytes
+from bot.backends.llama_cpp.hardware import count_free_bytes
 from bot.backends.llama_cpp.settings import local_settings
 from bot.backends.model_files import hub
 from bot.backends.model_files.gguf import read_metadata
@@ -301,7 +301,7 @@ def _ask_for_file() -> ModelChoice | None:
 
 
 def _ask_for_download(settings: Settings) -> ModelChoice | None:
-    free_memory_bytes = free_bytes()
+    free_memory_bytes = count_free_bytes()
     if free_memory_bytes is not None:
         print_line(f"  This machine has {free_memory_bytes / 1e9:.1f} GB of memory free.")
     options = {f"{name}: {size:.1f} GB, {words}": name for name, size, words in SUGGESTED_MODELS}
@@ -343,7 +343,7 @@ def _print_memory_needs(path: Path, settings: Settings) -> None:
             f"{path} is a projector, which reads images for another model; choose that model's file"
         )
     needed_bytes = metadata.estimate_memory_bytes(local_settings(settings.providers))
-    free_ram = free_bytes()
+    free_ram = count_free_bytes()
     print_line(f"  {metadata.name or path.stem}: needs about {needed_bytes / 1e9:.1f} GB of memory")
     if free_ram is not None and needed_bytes > free_ram:
         print_line(f"  This machine has only {free_ram / 1e9:.1f} GB free: choose a smaller model.")

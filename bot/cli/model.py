@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bot.backends.llama_cpp.engine import limit_slots
-from bot.backends.llama_cpp.hardware import free_bytes
+from bot.backends.llama_cpp.hardware import count_free_bytes
 from bot.backends.llama_cpp.settings import LlamaCppSettings, local_settings
 from bot.backends.model_files import hub
 from bot.backends.model_files import store as model_store
@@ -90,7 +90,7 @@ def _print_model_details(model: Path) -> None:
 
 
 def _describe_memory(metadata: ModelMetadata, settings: LlamaCppSettings) -> Iterator[str]:
-    needed_bytes, free_memory = metadata.estimate_memory_bytes(settings), free_bytes()
+    needed_bytes, free_memory = metadata.estimate_memory_bytes(settings), count_free_bytes()
     noun = "conversation" if settings.parallel == 1 else "conversations"
     yield (
         f"about {_format_size(needed_bytes)} with {settings.parallel} {noun} of "

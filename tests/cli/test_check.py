@@ -165,7 +165,7 @@ async def test_check_does_not_load_a_model_larger_than_the_free_memory(
 ) -> None:
     family = tiny_gguf.Vocabulary("qwen2", ("<|im_start|>", "<|im_end|>"))
     tiny_gguf.write(models_folder(folder) / "big.gguf", family)
-    monkeypatch.setattr("bot.backends.llama_cpp.model_trial.free_bytes", lambda: 10_000_000)
+    monkeypatch.setattr("bot.backends.llama_cpp.model_trial.count_free_bytes", lambda: 10_000_000)
     assert await find_wrong() == [
         "model big: it needs about 0.1 GB of memory, but this machine has 0.0 GB free; choose a "
         "smaller model, or lower the provider's CONTEXT_TOKENS or PARALLEL"

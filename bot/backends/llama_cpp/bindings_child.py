@@ -168,14 +168,14 @@ class ServedModel:
 
     def _make_detokenizer(self, request: CompletionRequest) -> Detokenizer:
         # A control token has no text, so as a stop string it is matched by its id.
-        token_by_stop = {word: self._find_control_token(word) for word in request.stop}
+        token_by_stop_string = {word: self._find_control_token(word) for word in request.stop}
         preserved_ids = {self._find_control_token(word) for word in request.preserved_tokens}
         return Detokenizer(
             lambda token: self.token_bytes(token, render_special=token in preserved_ids),
             end_ids=self._end_tokens.union(
-                token for token in token_by_stop.values() if token is not None
+                token for token in token_by_stop_string.values() if token is not None
             ),
-            stop=[word for word, token in token_by_stop.items() if token is None],
+            stop=[word for word, token in token_by_stop_string.items() if token is None],
         )
 
     def _find_control_token(self, text: str) -> int | None:

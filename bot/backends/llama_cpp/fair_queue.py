@@ -42,11 +42,11 @@ class FairQueue:
         self._max_waiting_count = max_waiting_count
         self._clock = clock
         self._waiting_tickets: list[Ticket] = []
-        self._slots_by_chat: Counter[str] = Counter()
+        self._slot_counts: Counter[str] = Counter()
         self._chat_shares = ChatShares(clock, slot_count)
-        self._ticket_count = self._served_count = 0
-        # By requester: the value of `_served_count` when it was last served.
-        self._last_service_numbers = BoundedDict[str, int](_MAX_REMEMBERED_REQUESTERS)
+        self._ticket_count = self._admitted_count = 0
+        # By requester: the value of `_admitted_count` when it was last admitted.
+        self._admission_numbers = BoundedDict[str, int](_MAX_REMEMBERED_REQUESTERS)
         self._seconds_per_answer: float | None = None
 
     @property
@@ -69,7 +69,7 @@ class FairQueue:
             yield ticket
         finally:
             if ticket.admission.is_set():
-                self._slots_by_chat -= Counter([chat_id])
+                self._slot_counts -= Counter([chat_id])
                 self._record_duration(self._clock.monotonic() - ticket.admitted_at)
             else:
                 self._waiting_tickets.remove(ticket)
@@ -96,33 +96,33 @@ class FairQueue:
 
     @property
     def _free_slot_count(self) -> int:
-        return self._slot_count - self._slots_by_chat.total()
+        return self._slot_count - self._slot_counts.total()
 
     def _admit_waiting_tickets(self) -> None:
         while self._free_slot_count and (
-            eligible_tickets := list(filter(self._may_run, self._waiting_tickets))
+            eligible_tickets := list(filter(self._may_admit, self._waiting_tickets))
         ):
             ticket = min(eligible_tickets, key=self._priority)
             self._waiting_tickets.remove(ticket)
-            self._served_count += 1
-            self._last_service_numbers.update(dict.fromkeys(ticket.requesters, self._served_count))
-            other_slot_count = self._slots_by_chat.total() - self._slots_by_chat[ticket.chat_id]
+            self._admitted_count += 1
+            self._admission_numbers.update(dict.fromkeys(ticket.requesters, self._admitted_count))
+            other_slot_count = self._slot_counts.total() - self._slot_counts[ticket.chat_id]
             self._chat_shares.record_slot_use(ticket.chat_id, other_slot_count)
-            self._slots_by_chat[ticket.chat_id] += 1
+            self._slot_counts[ticket.chat_id] += 1
             ticket.admitted_at = self._clock.monotonic()
             ticket.admission.set()
 
-    def _may_run(self, ticket: Ticket) -> bool:
+    def _may_admit(self, ticket: Ticket) -> bool:
         """Return whether the ticket's chat may hold another slot right now."""
         if self._slot_count < MIN_SHARED_SLOTS:
             return True
         if not self._chat_shares.may_take_slot(ticket.chat_id, self._free_slot_count):
             return False
-        return self._slots_by_chat[ticket.chat_id] < self._chat_shares.slot_quota(ticket.chat_id)
+        return self._slot_counts[ticket.chat_id] < self._chat_shares.slot_quota(ticket.chat_id)
 
     def _priority(self, ticket: Ticket) -> tuple[int, int]:
-        service_number = max(self._last_service_numbers.get(one, 0) for one in ticket.requesters)
-        return service_number, ticket.arrival_number
+        admission_number = max(self._admission_numbers.get(one, 0) for one in ticket.requesters)
+        return admission_number, ticket.arrival_number
 
     def _record_duration(self, seconds: float) -> None:
         answer_seconds = seconds if self._seconds_per_answer is None else self._seconds_per_answer

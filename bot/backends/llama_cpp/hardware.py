@@ -35,12 +35,12 @@ def choose_gpu_layer_count(gpu_count: int, layer_setting: str) -> int:
     return int(layer_setting)
 
 
-def free_bytes(file_system_root: Path = Path("/")) -> int | None:
+def count_free_bytes(file_system_root: Path = Path("/")) -> int | None:
     """Return how many bytes can be allocated without swapping, or None if unknown."""
-    return min(_free_memory_limits(file_system_root), default=None)
+    return min(_iterate_available_bytes(file_system_root), default=None)
 
 
-def _free_memory_limits(root: Path) -> Iterator[int]:
+def _iterate_available_bytes(root: Path) -> Iterator[int]:
     available_kib = _read_number_fields(root / "proc/meminfo").get("MemAvailable:")
     if available_kib is not None:
         yield available_kib * 1024  # "kB" in this file means KiB

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from bot.backends.llama_cpp.backend import LlamaCpp
-from bot.backends.llama_cpp.hardware import free_bytes
+from bot.backends.llama_cpp.hardware import count_free_bytes
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files import store as model_store
 from bot.backends.model_files.gguf import PROJECTOR_ONLY_MESSAGE, ModelMetadata, read_metadata
@@ -82,7 +82,7 @@ def _make_trial_prompt() -> Prompt:
 
 
 def _raise_if_too_large(metadata: ModelMetadata, settings: LlamaCppSettings) -> None:
-    needed_bytes, available_bytes = metadata.estimate_memory_bytes(settings), free_bytes()
+    needed_bytes, available_bytes = metadata.estimate_memory_bytes(settings), count_free_bytes()
     if available_bytes is not None and needed_bytes > available_bytes:
         raise SettingsError(
             f"it needs about {needed_bytes / 1e9:.1f} GB of memory, but this machine has "

@@ -13,7 +13,7 @@ from bot.templates.renderer import ModelTemplate
 from bot.value_class import value_class
 
 _GGUF_MAGIC: Final = b"GGUF"
-_MIN_VERSION: Final = 2  # version 1 has 32-bit counts
+_MIN_GGUF_VERSION: Final = 2  # version 1 has 32-bit counts
 _NUMBER_FORMATS: Final = dict(enumerate(("B", "b", "H", "h", "I", "i", "f", "?"))) | {
     10: "Q",
     11: "q",
@@ -110,7 +110,7 @@ class _GgufParser:
             raise ValueError("it does not start with GGUF")
         self._offset = len(_GGUF_MAGIC)
         version = self._read_number("I")
-        if not isinstance(version, int) or version < _MIN_VERSION:
+        if not isinstance(version, int) or version < _MIN_GGUF_VERSION:
             raise ValueError(f"version {version} is too old")
         _, count = self._read_number("Q"), self._read_number("Q")  # the numbers of tensors and keys
         metadata = {}

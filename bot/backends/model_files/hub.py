@@ -20,7 +20,7 @@ _MODEL_SOURCE_PATTERN = re.compile(
     re.ASCII,
 )
 _CLIENT_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=60)
-_MAX_TRIES = 5
+_MAX_DOWNLOAD_TRIES = 5
 _CHUNK_BYTES = 1 << 20
 _MAX_REASON_CHARS = 300
 
@@ -73,7 +73,7 @@ async def _download(repository: str, name_part: str, folder: Path) -> tuple[Path
         name = _pick_file(sorted(lfs_by_file), name_part)
         url = f"{hub_url}/{repository}/resolve/{repository_info['sha']}/{quote(name)}"
         file = folder / Path(name).name
-        for tries_left in reversed(range(_MAX_TRIES)):
+        for tries_left in reversed(range(_MAX_DOWNLOAD_TRIES)):
             try:
                 await _resume_download(session, url, file)
                 break

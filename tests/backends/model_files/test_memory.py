@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.backends.llama_cpp.hardware import free_bytes
+from bot.backends.llama_cpp.hardware import count_free_bytes
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ def limit(group: Path, most: str, taken: int, cached: int = 0) -> None:
 def test_free_bytes_without_limits_is_the_available_memory(root: Path) -> None:
     limit(root / "sys/fs/cgroup", "max", 100)
 
-    assert free_bytes(root) == 4000 * 1024
+    assert count_free_bytes(root) == 4000 * 1024
 
 
 def test_free_bytes_in_a_container_adds_reclaimable_file_cache(root: Path) -> None:
     limit(root / "sys/fs/cgroup", "1000000", 400_000, cached=50_000)
 
-    assert free_bytes(root) == 650_000
+    assert count_free_bytes(root) == 650_000
 
 
 def test_memory_limit_of_a_parent_cgroup_applies(root: Path) -> None:
@@ -41,8 +41,8 @@ def test_memory_limit_of_a_parent_cgroup_applies(root: Path) -> None:
     limit(root / "sys/fs/cgroup/slice/service", "max", 10)
     limit(root / "sys/fs/cgroup/slice", "300", 100)
 
-    assert free_bytes(root) == 200
+    assert count_free_bytes(root) == 200
 
 
 def test_free_bytes_is_none_if_unknown(tmp_path: Path) -> None:
-    assert free_bytes(tmp_path) is None
+    assert count_free_bytes(tmp_path) is None
