@@ -68,7 +68,7 @@ class FakeEngine(Engine):
         return [[ord(letter) for letter in text] for text in texts]
 
     @override
-    async def token_text(self, token: int) -> str:
+    async def detokenize(self, token: int) -> str:
         return chr(token)
 
     @override

@@ -244,7 +244,7 @@ async def test_tokenize_parses_control_tokens_on_request(engine: Engine) -> None
     assert len(emoji) > 1
     assert len(zero) == 1
     assert await engine.tokenize([], parse_special=True) == []
-    assert await engine.token_text((await ids(engine, " hello"))[0]) == " hello"
+    assert await engine.detokenize((await ids(engine, " hello"))[0]) == " hello"
 
 
 async def test_long_token_is_not_truncated(config: EngineConfig) -> None:
@@ -252,7 +252,7 @@ async def test_long_token_is_not_truncated(config: EngineConfig) -> None:
     model = write(config.data_dir / "tiny.gguf", family)
 
     async with run_engine(replace(config, model=model)) as engine:
-        assert await engine.token_text(2) == "-" * 80
+        assert await engine.detokenize(2) == "-" * 80
 
 
 async def test_engine_restarts_with_empty_slots_after_a_crash(engine: Engine) -> None:

@@ -109,7 +109,7 @@ def match_tag(text: str, position: int, *, more_may_follow: bool = False) -> Tag
 
 @lru_cache(4096)
 def _filter_tags(prefix: str) -> "Sequence[tuple[regex.Pattern[str], TagKind, _TagFamily | None]]":
-    return [tag for tag in _REASONING_TAGS if tag[0].match(prefix, partial=True)]
+    return [entry for entry in _REASONING_TAGS if entry[0].match(prefix, partial=True)]
 
 
 @lru_cache(256)
@@ -121,18 +121,18 @@ def find_tag_tokens(template: str, vocabulary: Iterable[str]) -> tuple[tuple[str
     """Return the model's tokens that are reasoning tags, and the subset that ends reasoning."""
     words = [*_TAG_IN_TEMPLATE.findall(template), *vocabulary]
     all_text = " ".join([template, *words])
-    tokens: dict[str, None] = {}
+    tag_tokens: dict[str, None] = {}
     end_tokens: set[str] = set()
     for word in words:
         tag = match_tag(word, 0)
         if tag and tag.text == word and tag.kind in {TagKind.START, TagKind.LONE_END}:
-            tokens[word] = None
+            tag_tokens[word] = None
             end_tokens |= {word} if tag.kind is TagKind.LONE_END else set()
     for family in _TAG_FAMILIES:
         if family.tokens and all(one in all_text for one in family.identified_by or family.tokens):
-            tokens |= dict.fromkeys(family.tokens)
+            tag_tokens |= dict.fromkeys(family.tokens)
             end_tokens.add(family.tokens[-1])
-    return tuple(tokens), end_tokens
+    return tuple(tag_tokens), end_tokens
 
 
 _TAG_START = re.compile("[<[\u25c1]")
@@ -146,7 +146,7 @@ class ReasoningFormat:
 
     may_have_tags: bool = True
     """Whether the text may contain tagged reasoning."""
-    open_tag: str | None = None
+    unclosed_tag: str | None = None
     """The start tag at the prompt's end, if any: the answer then starts inside the reasoning."""
     assumed_end_tag: str | None = None
     """An end tag without a start tag, seen in the model's last answer and expected again."""
@@ -169,15 +169,17 @@ def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningF
     )
 
 
-def with_open_tag(reasoning_format: ReasoningFormat, prompt: Sequence[TextSpan]) -> ReasoningFormat:
-    """Return the format, with `open_tag` set if the prompt ends in a start tag."""
+def with_unclosed_tag(
+    reasoning_format: ReasoningFormat, prompt: Sequence[TextSpan]
+) -> ReasoningFormat:
+    """Return the format, with `unclosed_tag` set if the prompt ends in a start tag."""
     if not prompt or not prompt[-1].trusted:
         return reasoning_format
     prompt_end = prompt[-1].text.rstrip()
     for match in _TAG_START.finditer(prompt_end):
         tag = match_tag(prompt_end, match.start())
         if tag and tag.kind is TagKind.START and prompt_end.endswith(tag.text, match.start()):
-            return replace(reasoning_format, open_tag=tag.text)
+            return replace(reasoning_format, unclosed_tag=tag.text)
     return reasoning_format
 
 
@@ -213,8 +215,8 @@ class ReasoningParser:
         self._retracts_earlier_text = False
         self.unmatched_end_tag: str | None = None
         """The end tag of reasoning that had no start tag, if any."""
-        if reasoning_format.open_tag is not None:
-            tag = match_tag(reasoning_format.open_tag, 0)
+        if reasoning_format.unclosed_tag is not None:
+            tag = match_tag(reasoning_format.unclosed_tag, 0)
             self._end_pattern = tag and tag.end_pattern
             self._has_reasoned = True
         elif reasoning_format.assumed_end_tag is not None:
@@ -229,7 +231,7 @@ class ReasoningParser:
             self._new_texts.append(text)
             return SeparatedText(text, "")  # the usual case
         self._buffer += text
-        while self._buffer and self._parse_step():
+        while self._buffer and self._parse_next_part():
             pass
         return self._take_separated_text()
 
@@ -242,14 +244,14 @@ class ReasoningParser:
     def flush(self, *, is_cut: bool = False, has_tool_calls: bool = False) -> SeparatedText:
         """End the answer (`is_cut`: it was cut off), and return the text still held back."""
         self._has_all_text, self._has_tool_calls = True, has_tool_calls
-        while self._buffer and self._parse_step():
+        while self._buffer and self._parse_next_part():
             pass
         if self._end_pattern is not None:
             belongs_to_answer = self._pending_parts is not None and not (
                 self._may_lack_start_tag and is_cut
             )
-            target_parts = self._answer_pieces if belongs_to_answer else self._reasoning_pieces
-            target_parts.extend(self._pending_parts or ())
+            target_pieces = self._answer_pieces if belongs_to_answer else self._reasoning_pieces
+            target_pieces.extend(self._pending_parts or ())
         elif not self._has_reasoned:
             self._answer_pieces.append(self._buffer)
         self._end_pattern, self._pending_parts, self._buffer = None, None, ""
@@ -261,7 +263,7 @@ class ReasoningParser:
         self._answer_pieces, self._reasoning_pieces, self._retracts_earlier_text = [], [], False
         return separated_text
 
-    def _parse_step(self) -> bool:
+    def _parse_next_part(self) -> bool:
         if self._end_pattern is not None:
             return self._parse_reasoning(self._end_pattern)
         return self._parse_answer() if self._is_in_answer else self._parse_beginning()
@@ -302,7 +304,7 @@ class ReasoningParser:
                 self.unmatched_end_tag = tag.text
             is_reasoning = tag.kind in {TagKind.START, TagKind.LONE_END}
             self._has_reasoned = self._has_reasoned or is_reasoning
-            self._begin_tagged_text(tag, is_surely_reasoning=not tag.is_ambiguous)
+            self._begin_tagged_text(tag, is_clearly_reasoning=not tag.is_ambiguous)
             self._buffer = text[len(tag.text) :]
         else:
             self._is_in_answer = True
@@ -310,7 +312,7 @@ class ReasoningParser:
                 self._buffer = text
         return True
 
-    def _begin_tagged_text(self, tag: Tag, *, is_surely_reasoning: bool) -> None:
+    def _begin_tagged_text(self, tag: Tag, *, is_clearly_reasoning: bool) -> None:
         if tag.kind is TagKind.WRAPPER:
             self._wrapper_end_pattern = tag.end_pattern
         elif tag.kind is TagKind.START and self._keeps_tool_calls and CALLEE_PATTERN in tag.text:
@@ -318,7 +320,7 @@ class ReasoningParser:
             self._emit_answer(tag.text.removeprefix("<|start|>assistant"))
         elif tag.kind is TagKind.START:
             self._end_pattern = tag.end_pattern
-            self._pending_parts = None if is_surely_reasoning else [tag.text]
+            self._pending_parts = None if is_clearly_reasoning else [tag.text]
 
     def _parse_answer(self) -> bool:
         for start_match in _TAG_START.finditer(self._buffer):
@@ -342,7 +344,7 @@ class ReasoningParser:
             self._emit_answer(text_before)
             self._buffer = text_after
             _, line = self._find_code_context("")
-            self._begin_tagged_text(tag, is_surely_reasoning=not tag.is_markup or not line.strip())
+            self._begin_tagged_text(tag, is_clearly_reasoning=not tag.is_markup or not line.strip())
             return True
         return self._hold_back_from(len(self._buffer))
 

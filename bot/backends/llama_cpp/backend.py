@@ -212,7 +212,7 @@ class LlamaCpp(Backend, ConversationMemory):
         if len(self._rendered_prompts) >= _MAX_CACHED_PROMPTS:
             self._rendered_prompts.clear()
         self._rendered_prompts[prompt.conversation] = prompt, rendering
-        return len(await model.prompt_ids(rendering)) + count_image_tokens(prompt)
+        return len(await model.tokenize_prompt(rendering)) + count_image_tokens(prompt)
 
     @override
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:

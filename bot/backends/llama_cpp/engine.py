@@ -178,7 +178,7 @@ class Engine:
                 token_lists[-1].append(token)
         return token_lists[:-1]
 
-    async def token_text(self, token: int) -> str:
+    async def detokenize(self, token: int) -> str:
         return str((await self._post("/detokenize", {"tokens": [token]}))["content"])
 
     async def save_slot(self, slot_number: int, file_name: str) -> int:

@@ -9,7 +9,7 @@ from bot.backends.chat_completions.reasoning import (
     ReasoningFormat,
     detect_format,
     separate_reasoning,
-    with_open_tag,
+    with_unclosed_tag,
 )
 from bot.backends.chat_completions.stop_strings import collect_stop_strings
 from bot.backends.llama_cpp.engine import (
@@ -48,7 +48,7 @@ class Tokenizer:
         self._tokens = special_tokens
         self._prefix_and_separator_ids: tuple[list[int], list[int]] | None = None
 
-    async def token_ids(self, spans: Sequence[TextSpan]) -> list[int]:
+    async def to_token_ids(self, spans: Sequence[TextSpan]) -> list[int]:
         return [token for token, _ in await self._tokenize_prompt(spans)]
 
     async def to_safe_text(self, spans: Sequence[TextSpan]) -> str:
@@ -68,39 +68,39 @@ class Tokenizer:
 
     async def explain_tokens(self, spans: Sequence[TextSpan]) -> list[PromptToken]:
         """Return the prompt's tokens with their texts, and whether each is a control token."""
-        tokens_with_trust = await self._tokenize_prompt(spans)
-        texts = await self._token_texts({token for token, _ in tokens_with_trust})
+        token_trust_pairs = await self._tokenize_prompt(spans)
+        texts = await self._find_token_texts({token for token, _ in token_trust_pairs})
         return [
             PromptToken(token, texts[token], token in self._tokens.control_tokens, is_trusted)
-            for token, is_trusted in tokens_with_trust
+            for token, is_trusted in token_trust_pairs
         ]
 
     async def _tokenize_prompt(self, spans: Sequence[TextSpan]) -> list[tuple[int, bool]]:
         prefix_ids, _ = await self._detect_prefix_and_separator_ids()
         token_lists = await self._tokenize_spans(spans)
         pairs = zip(token_lists, spans, strict=True)
-        tokens_with_trust = [(token, span.trusted) for tokens, span in pairs for token in tokens]
-        if [token for token, _ in tokens_with_trust[: len(prefix_ids)]] == prefix_ids:
-            return tokens_with_trust
-        return [*((token, True) for token in prefix_ids), *tokens_with_trust]
+        token_trust_pairs = [(token, span.trusted) for tokens, span in pairs for token in tokens]
+        if [token for token, _ in token_trust_pairs[: len(prefix_ids)]] == prefix_ids:
+            return token_trust_pairs
+        return [*((token, True) for token in prefix_ids), *token_trust_pairs]
 
     async def _tokenize_spans(self, spans: Sequence[TextSpan]) -> Sequence[list[int]]:
-        trusted_positions = [at for at, span in enumerate(spans) if span.trusted]
-        untrusted_positions = [at for at, span in enumerate(spans) if not span.trusted]
-        trusted_texts = [(spans[at].text, at > 0) for at in trusted_positions]
+        trusted_positions = [i for i, span in enumerate(spans) if span.trusted]
+        untrusted_positions = [i for i, span in enumerate(spans) if not span.trusted]
+        trusted_texts = [(spans[i].text, i > 0) for i in trusted_positions]
         trusted_ids = await self._tokenize(trusted_texts, parse_special=True)
         marker_ids = self._tokens.added_tokens.keys() & set[int]().union(*trusted_ids)
         ids_by_position = dict(zip(trusted_positions, trusted_ids, strict=True))
         untrusted_texts = []
-        for at in untrusted_positions:
-            previous_ids = ids_by_position.get(at - 1, [])
+        for i in untrusted_positions:
+            previous_ids = ids_by_position.get(i - 1, [])
             follows_control_token = (
                 bool(previous_ids) and previous_ids[-1] in self._tokens.control_tokens
             )
-            untrusted_texts.append((spans[at].text, at > 0 and not follows_control_token))
+            untrusted_texts.append((spans[i].text, i > 0 and not follows_control_token))
         untrusted_ids = await self._tokenize_untrusted(untrusted_texts, marker_ids)
         ids_by_position |= zip(untrusted_positions, untrusted_ids, strict=True)
-        return [ids_by_position[at] for at in range(len(spans))]
+        return [ids_by_position[i] for i in range(len(spans))]
 
     async def _tokenize_untrusted(
         self, texts: Sequence[tuple[str, bool]], marker_ids: set[int]
@@ -138,20 +138,20 @@ class Tokenizer:
             x_ids, separator_ids = await self._engine.tokenize(texts, parse_special=False)
             (all_ids,) = await self._engine.tokenize(["x"], parse_special=False, add_special=True)
             adds_prefix = len(all_ids) > len(x_ids) and all_ids[1 : 1 + len(x_ids)] == x_ids
-            token_texts = await self._token_texts(set(x_ids))
+            token_texts = await self._find_token_texts(set(x_ids))
             adds_space = bool(x_ids) and token_texts[x_ids[0]].startswith(" ")
             prefix_ids = all_ids[:1] if adds_prefix else []
             self._prefix_and_separator_ids = prefix_ids, separator_ids if adds_space else []
         return self._prefix_and_separator_ids
 
-    async def _token_texts(self, token_ids: set[int]) -> dict[int, str]:
+    async def _find_token_texts(self, token_ids: set[int]) -> dict[int, str]:
         special_texts = {**self._tokens.control_tokens, **self._tokens.added_tokens}
         texts: dict[int, str] = {}
         for token in token_ids:
             if token in special_texts:
                 texts[token] = special_texts[token]
             else:
-                texts[token] = await self._engine.token_text(token)
+                texts[token] = await self._engine.detokenize(token)
         return texts
 
 
@@ -175,27 +175,31 @@ class LoadedModel:
     def has_vision(self) -> bool:
         return self.projector is not None
 
-    async def prompt_ids(self, rendering: RenderedPrompt) -> list[int]:
+    async def tokenize_prompt(self, rendering: RenderedPrompt) -> list[int]:
         restart_count = self.engine.restart_count
         try:
             try:
-                return await self.tokenizer.token_ids(rendering.spans)
+                return await self.tokenizer.to_token_ids(rendering.spans)
             except EngineFailed:
                 if not await self.engine.has_crashed(restart_count):
                     raise
                 await self.engine.wait_until_ready()
-                return await self.tokenizer.token_ids(rendering.spans)
+                return await self.tokenizer.to_token_ids(rendering.spans)
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} cannot tokenize: {error}") from error
 
     async def generate(
         self, prompt: Prompt, rendering: RenderedPrompt, encoded_images: Sequence[str]
     ) -> AsyncGenerator[GenerationEvent, None]:
-        stops = self._stop_strings(prompt, rendering)
-        engine_stops = self._engine_stops(rendering) if self.reasoning.special_tokens else stops
-        answer = self._generate(prompt, rendering, engine_stops, encoded_images)
-        reasoning = with_open_tag(self.reasoning, rendering.spans)
-        answer_events = separate_reasoning(answer, reasoning, stops)
+        stop_strings = self._find_stop_strings(prompt, rendering)
+        engine_stop_strings = (
+            self._find_engine_stop_strings(rendering)
+            if self.reasoning.special_tokens
+            else stop_strings
+        )
+        answer = self._generate(prompt, rendering, engine_stop_strings, encoded_images)
+        reasoning = with_unclosed_tag(self.reasoning, rendering.spans)
+        answer_events = separate_reasoning(answer, reasoning, stop_strings)
         if rendering.tool_call_format is not None:
             parameters = tool_parameters_by_name(prompt)
             answer_events = separate_calls(answer_events, rendering.tool_call_format, parameters)
@@ -207,7 +211,7 @@ class LoadedModel:
         self,
         prompt: Prompt,
         rendering: RenderedPrompt,
-        stops: Sequence[str],
+        stop_strings: Sequence[str],
         encoded_images: Sequence[str],
     ) -> AsyncGenerator[GenerationEvent, None]:
         sampling, max_tokens = to_sampling_parameters(prompt, self.engine_name), prompt.output_limit
@@ -215,14 +219,14 @@ class LoadedModel:
             sampling = {**_DEFAULT_MODEL_SAMPLING, **sampling}
             max_tokens = max_tokens or _DEFAULT_MODEL_OUTPUT_TOKENS
         slot_owner = SlotOwner(prompt.conversation, prompt.character)
-        prompt_ids = await self.prompt_ids(rendering)  # approximate if there are images
+        prompt_ids = await self.tokenize_prompt(rendering)  # approximate if there are images
         try:
             text = await self.tokenizer.to_safe_text(rendering.spans) if encoded_images else ""
             check_placeholders(text, encoded_images, self.path.stem)
             async with self.slots.lease(slot_owner, prompt_ids) as (slot_number, is_exclusive):
                 request = GenerationRequest(
                     prompt_ids,
-                    stops,
+                    stop_strings,
                     sampling,
                     max_tokens,
                     slot_number,
@@ -240,11 +244,11 @@ class LoadedModel:
         except EngineFailed as error:
             raise BackendUnavailable(f"{self.path.stem} failed: {error}") from error
 
-    def _stop_strings(self, prompt: Prompt, rendering: RenderedPrompt) -> tuple[str, ...]:
+    def _find_stop_strings(self, prompt: Prompt, rendering: RenderedPrompt) -> tuple[str, ...]:
         stop_strings = (*collect_stop_strings(prompt), *rendering.stop, *self.tokens.end_tokens)
         return tuple(dict.fromkeys(word for word in stop_strings if word))
 
-    def _engine_stops(self, rendering: RenderedPrompt) -> tuple[str, ...]:
+    def _find_engine_stop_strings(self, rendering: RenderedPrompt) -> tuple[str, ...]:
         """Return the stop strings for the engine, without those that end reasoning."""
         end_tokens = self.reasoning.end_tokens
         end_strings = dict.fromkeys((*rendering.stop, *self.tokens.end_tokens))

@@ -21,7 +21,7 @@ from bot.templates.tool_forms import ToolCallFormat
 
 Parameters: TypeAlias = Mapping[str, object]
 
-_OPEN_TAG, _CLOSE_TAG, _LIST_TAG = "<tool_call>", "</tool_call>", "[TOOL_CALLS]"
+_OPEN_TAG, _CLOSE_TAG, _CALL_LIST_TAG = "<tool_call>", "</tool_call>", "[TOOL_CALLS]"
 _PYTHON_TAG, _CHANNEL_TAG, _RECIPIENT_PREFIX = "<|python_tag|>", "<|channel|>", "to=functions."
 _SECTION_TAG, _SECTION_END_TAG = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _CALL_TAG, _CALL_END_TAG = "<|tool_call_begin|>", "<|tool_call_end|>"
@@ -41,7 +41,7 @@ _CHANNEL_CALL: Final = re.compile(
     r"to=functions\.([\w.-]{1,64})(?:(?!to=|<\|message\|>).){0,80}<\|message\|>"
 )
 _CHANNEL_END: Final = re.compile(r"<\|(?:call|end|start|return|channel)\|>")
-_PARAMETER_CALL_PATTERNS: Final = (
+_MARKUP_CALL_PATTERNS: Final = (
     (  # Qwen3.5, Qwen3-Coder
         re.compile(r"\s*<function=([\w.-]{1,64})>"),
         re.compile(
@@ -57,14 +57,14 @@ _PARAMETER_CALL_PATTERNS: Final = (
 )
 _JSON_DECODER: Final = json.JSONDecoder()
 CALL_MARKERS: Final = (
-    *(_OPEN_TAG, _CLOSE_TAG, _LIST_TAG, "[ARGS]", "[CALL_ID]"),
+    *(_OPEN_TAG, _CLOSE_TAG, _CALL_LIST_TAG, "[ARGS]", "[CALL_ID]"),
     *(_PYTHON_TAG, *_SECTION_TOKENS, *_CHANNEL_TOKENS),
 )
 """Texts that the engine must return even if they are control tokens."""
 
 _CALL_BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
     ToolCallFormat.TAGGED: (_OPEN_TAG,),
-    ToolCallFormat.LISTED: (_LIST_TAG,),
+    ToolCallFormat.LISTED: (_CALL_LIST_TAG,),
     ToolCallFormat.SECTION: (_SECTION_TAG,),
     ToolCallFormat.CHANNEL: (_CHANNEL_TAG, f" {_RECIPIENT_PREFIX}", _RECIPIENT_PREFIX),
 }
@@ -104,12 +104,12 @@ def _read_tagged_calls(
     for block in answer.split(_OPEN_TAG)[1:]:
         call_text, close_tag, _ = block.partition(_CLOSE_TAG)
         if call_text.strip() and (close_tag or not is_cut):
-            calls.append(_read_parameter_call(call_text, tools) or _read_call(call_text))
+            calls.append(_read_markup_call(call_text, tools) or _read_call(call_text))
     return calls
 
 
-def _read_parameter_call(block: str, tools: Mapping[str, Parameters]) -> tuple[str, str] | None:
-    for opening_pattern, parameter_pattern in _PARAMETER_CALL_PATTERNS:
+def _read_markup_call(block: str, tools: Mapping[str, Parameters]) -> tuple[str, str] | None:
+    for opening_pattern, parameter_pattern in _MARKUP_CALL_PATTERNS:
         if opening_match := opening_pattern.match(block):
             properties = tools.get(opening_match[1], {}).get("properties")
             schemas = properties if isinstance(properties, Mapping) else {}
@@ -149,7 +149,7 @@ def _read_named_call(name: str, text: str, *, is_cut: bool) -> list[tuple[str, s
 
 def _read_json_calls(answer: str, *, is_cut: bool) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
-    for block in answer.split(_LIST_TAG)[1:]:
+    for block in answer.split(_CALL_LIST_TAG)[1:]:
         text = block.strip()
         items = _decode_json(text)
         if isinstance(items, list):
@@ -214,21 +214,21 @@ class TextCallParser:
         self._format = call_format
         self._tools = tools
         self._pending = ""  # text that may be the start of a marker
-        self._is_calling = False
+        self._is_in_call = False
         self._is_answering = False  # for BARE: the answer started as text
         self._call_text = ""
 
     def feed(self, text: str) -> str:
-        if self._is_calling:
+        if self._is_in_call:
             return self._add_call_text(text)
         self._pending += text
         if self._format is ToolCallFormat.BARE:
             return self._feed_bare_call()
         markers = _CALL_BEGINNINGS[self._format]
-        offsets = [at for marker in markers if (at := self._pending.find(marker)) >= 0]
+        offsets = [offset for marker in markers if (offset := self._pending.find(marker)) >= 0]
         if offsets:
             text_before, call_text = self._pending[: min(offsets)], self._pending[min(offsets) :]
-            self._pending, self._is_calling = "", True
+            self._pending, self._is_in_call = "", True
             return text_before + self._add_call_text(call_text)
         match_length = max(partial_match_length(self._pending, marker) for marker in markers)
         shown_text = self._pending[: len(self._pending) - match_length]
@@ -237,7 +237,7 @@ class TextCallParser:
 
     def finish(self, *, is_cut: bool = False) -> tuple[str, tuple[ToolCall, ...]]:
         """Return the remaining text and the calls; `is_cut` drops an incomplete last call."""
-        if not self._is_calling:
+        if not self._is_in_call:
             return self._pending, ()
         name_argument_pairs = read_calls(self._format, self._call_text, self._tools, is_cut=is_cut)
         if self._format is ToolCallFormat.BARE:
@@ -256,7 +256,7 @@ class TextCallParser:
             return ""
         if self._format is ToolCallFormat.BARE:  # too long for a call, so the JSON is the answer
             shown_text, self._call_text = self._call_text, ""
-            self._is_calling, self._is_answering = False, True
+            self._is_in_call, self._is_answering = False, True
             return shown_text
         self._call_text = self._call_text[:_MAX_CALL_CHARS]
         return ""
@@ -264,7 +264,7 @@ class TextCallParser:
     def _feed_bare_call(self) -> str:
         pending_text = self._pending.lstrip()
         if not self._is_answering and pending_text.startswith(("{", _PYTHON_TAG)):
-            text, self._pending, self._is_calling = self._pending, "", True
+            text, self._pending, self._is_in_call = self._pending, "", True
             return self._add_call_text(text)
         if not self._is_answering and _PYTHON_TAG.startswith(pending_text):
             return ""

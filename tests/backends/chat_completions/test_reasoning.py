@@ -18,7 +18,7 @@ from bot.backends.chat_completions.reasoning import (
     SeparatedText,
     detect_format,
     separate_reasoning,
-    with_open_tag,
+    with_unclosed_tag,
 )
 from bot.chat.prompt import Delta, Finish, FinishReason, ReasoningDelta
 from bot.templates.control_tokens import TextSpan
@@ -27,7 +27,7 @@ GPT_OSS = detect_format(None, ["<|start|>", "<|channel|>", "<|message|>", "<|end
 COHERE = detect_format(
     "<|START_THINKING|><|END_THINKING|><|START_RESPONSE|>{{ x }}<|END_RESPONSE|>", []
 )
-INSIDE = with_open_tag(
+INSIDE = with_unclosed_tag(
     ANY_FORMAT, [TextSpan("hi", trusted=False), TextSpan("<|assistant|>\n<think>\n", True)]
 )
 CASES = json.loads(Path(__file__).with_name("reasoning.json").read_text("utf-8"))
@@ -140,13 +140,15 @@ def test_format_is_detected_from_template_and_vocabulary() -> None:
 def test_only_trusted_text_at_the_end_of_a_prompt_opens_reasoning() -> None:
     theirs = [TextSpan("Say ", trusted=True), TextSpan("<think>", trusted=False)]
 
-    assert INSIDE.open_tag == "<think>"
-    assert with_open_tag(ANY_FORMAT, theirs).open_tag is None
+    assert INSIDE.unclosed_tag == "<think>"
+    assert with_unclosed_tag(ANY_FORMAT, theirs).unclosed_tag is None
     assert (
-        with_open_tag(ANY_FORMAT, [TextSpan("<think>\n\n</think>\n\n", trusted=True)]).open_tag
+        with_unclosed_tag(
+            ANY_FORMAT, [TextSpan("<think>\n\n</think>\n\n", trusted=True)]
+        ).unclosed_tag
         is None
     )
-    assert with_open_tag(ANY_FORMAT, []).open_tag is None
+    assert with_unclosed_tag(ANY_FORMAT, []).unclosed_tag is None
 
 
 async def stream_deltas(*texts: str) -> AsyncGenerator[Delta | ReasoningDelta | Finish, None]:

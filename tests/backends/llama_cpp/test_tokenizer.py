@@ -44,7 +44,7 @@ class Model:
     async def markers(self, pieces: list[TextSpan]) -> list[int]:
         """Return a prompt's control tokens and other markers in order."""
         special = {**self.tokens.control_tokens, **self.tokens.added_tokens}
-        return [token for token in await self.tokenizer.token_ids(pieces) if token in special]
+        return [token for token in await self.tokenizer.to_token_ids(pieces) if token in special]
 
 
 @pytest.fixture(scope="module", params=DEFAULT_ENGINE)
@@ -126,8 +126,8 @@ async def test_broken_up_control_tokens_stay_readable(model: Model) -> None:
 
 async def test_beginning_of_text_token_is_added_once(model: Model) -> None:
     begins = FAMILIES[model.choice.named or ""].begins
-    whole = await model.tokenizer.token_ids(await model.prompt("hi"))
-    bare = await model.tokenizer.token_ids([TextSpan("hi", trusted=False)])
+    whole = await model.tokenizer.to_token_ids(await model.prompt("hi"))
+    bare = await model.tokenizer.to_token_ids([TextSpan("hi", trusted=False)])
 
     assert whole[:2].count(0) == bare[:2].count(0) == int(begins)
 
@@ -136,7 +136,7 @@ async def test_harmless_prompt_has_the_same_tokens_in_spans_or_as_a_whole(model:
     pieces = await model.prompt("hi")
     whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
 
-    assert await model.tokenizer.token_ids(pieces) == await model.tokenizer.token_ids(whole)
+    assert await model.tokenizer.to_token_ids(pieces) == await model.tokenizer.to_token_ids(whole)
 
 
 async def test_attacks_on_the_default_model_fail(smollm2: Model) -> None:
@@ -163,4 +163,6 @@ async def test_question_has_the_same_tokens_in_spans_or_as_a_whole(smollm2: Mode
     pieces = await smollm2.prompt("What is the capital of France?")
     whole = [TextSpan("".join(piece.text for piece in pieces), trusted=True)]
 
-    assert await smollm2.tokenizer.token_ids(pieces) == await smollm2.tokenizer.token_ids(whole)
+    assert await smollm2.tokenizer.to_token_ids(pieces) == await smollm2.tokenizer.to_token_ids(
+        whole
+    )
