@@ -77,7 +77,7 @@ class OpenAIEmbedder(Embedder):
                 f"{self._endpoint} did not answer within {_TIMEOUT_SECONDS:.0f} s"
             ) from None
         except msgspec.DecodeError:
-            problem = errors.malformed_error(self._endpoint, "no vectors")
+            problem = errors.bad_response_error(self._endpoint, "no vectors")
             raise EmbeddingError(str(problem)) from None
 
 

@@ -40,8 +40,8 @@ class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
         self, settings: AnthropicSettings, provider: str, clock: Clock | None = None
     ) -> None:
         clock = clock or SystemClock()
-        connection = KeyRotation(partial(AnthropicConnection, settings), settings, clock)
-        super().__init__(settings, provider, connection, AnthropicParser, clock)
+        key_rotation = KeyRotation(partial(AnthropicConnection, settings), settings, clock)
+        super().__init__(settings, provider, key_rotation, AnthropicParser, clock)
 
     @override
     def _to_request(self, prompt: Prompt, model: str) -> ChatRequest:

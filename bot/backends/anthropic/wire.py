@@ -13,7 +13,7 @@ from bot.backends.chat_completions.deltas import JsonObject
 from bot.backends.chat_completions.parameter_table import (
     ParameterTable,
     ValueCheck,
-    parameters_to_send,
+    filter_parameters,
 )
 from bot.backends.chat_completions.stop_strings import collect_stop_strings
 from bot.backends.chat_completions.streaming import StreamParser, decode_event, parse_token_count
@@ -51,13 +51,13 @@ def _is_thinking_setting(value: object) -> bool:
             return False
 
 
-_INTEGER_CHECK = ValueCheck(_is_positive_int, translatable("an integer of at least {low}", low=1))
+_POSITIVE_CHECK = ValueCheck(_is_positive_int, translatable("an integer of at least {low}", low=1))
 _PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
     "temperature": parameter_table.number_check(0, 1),
     "top_p": parameter_table.number_check(0, 1),
-    "top_k": _INTEGER_CHECK,
-    "max_tokens": _INTEGER_CHECK,
-    "max_completion_tokens": _INTEGER_CHECK,
+    "top_k": _POSITIVE_CHECK,
+    "max_tokens": _POSITIVE_CHECK,
+    "max_completion_tokens": _POSITIVE_CHECK,
     "stop": parameter_table.STOP_CHECK,
     "n": parameter_table.EQUALS_ONE_CHECK,
     "user": ValueCheck(lambda value: isinstance(value, str), translatable("text")),
@@ -85,13 +85,13 @@ _PARAMETER_TABLE = ParameterTable(
 
 def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> list[str]:
     """Return an error line for each parameter that the API does not support."""
-    return [*_PARAMETER_TABLE.find_problems(parameters_to_send(parameters))]
+    return [*_PARAMETER_TABLE.find_problems(filter_parameters(parameters))]
 
 
 def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
     """Return a prompt's parameters as request fields; raise `BackendUnavailable` if invalid."""
     parameter_table.raise_for_problems(parameter_problems(None, prompt.parameters))
-    parameters = parameters_to_send(prompt.parameters)
+    parameters = filter_parameters(prompt.parameters)
     fields = {name: value for name, value in parameters.items() if name in _UNCHANGED_PARAMETERS}
     if "user" in parameters:
         fields["metadata"] = {"user_id": parameters["user"]}
@@ -108,7 +108,7 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
 
 def can_continue(prompt: Prompt, model: str) -> bool:
     """Return whether the model can continue a prefilled answer."""
-    thinking_config, _ = _find_reasoning_fields(parameters_to_send(prompt.parameters), model)
+    thinking_config, _ = _find_reasoning_fields(filter_parameters(prompt.parameters), model)
     is_reasoning = thinking_config.get("type", "disabled") != "disabled"
     return bool(_MODELS_WITH_THINKING_BUDGET.search(model)) and not is_reasoning
 
@@ -303,7 +303,7 @@ class AnthropicParser(StreamParser):
             event = None
         if not isinstance(event, dict):
             problem = "an event that is not part of the Messages API"
-            raise errors.malformed_error(context.endpoint, problem)
+            raise errors.bad_response_error(context.endpoint, problem)
         if event.get("type") == "error" or event.get("error"):
             arguments = (context.endpoint, context.model, data, context.now)
             raise errors.translate_error_event(*arguments, _STATUS_BY_ERROR_TYPE)
@@ -359,7 +359,7 @@ class AnthropicParser(StreamParser):
     def _end_message(self) -> bool:
         self.is_done = True
         if self.finish_reason is None:
-            raise errors.interrupted_error(self._context.endpoint, "no stop_reason")
+            raise errors.early_end_error(self._context.endpoint, "no stop_reason")
         return False
 
     def _add_usage(self, usage: object) -> None:

@@ -208,8 +208,8 @@ def extract_reasoning(delta: JsonObject) -> str:
         if isinstance(value := delta.get(name), str) and value:
             return value
     for name in _REASONING_LISTS:
-        if texts := "".join(_iterate_strings(delta.get(name), _TEXT_FIELDS)):
-            return texts
+        if text := "".join(_iterate_strings(delta.get(name), _TEXT_FIELDS)):
+            return text
     content = delta.get("content")
     return "".join(_iterate_strings(content, ("thinking",))) if isinstance(content, list) else ""
 

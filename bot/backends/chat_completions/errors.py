@@ -138,7 +138,7 @@ class RequestFailed(TroupeError):
     retry_after_seconds: float = 0
     counts_as_failure: bool = True
     """Whether the circuit breaker counts this error as a failure of the service."""
-    affects_other_prompts: bool = False
+    affects_all_prompts: bool = False
     """Whether other prompts to the model would fail, too."""
     is_service_down: bool = False
     """Whether the service is down; the circuit breaker then opens sooner."""
@@ -260,7 +260,7 @@ def _find_refusal(endpoint: Endpoint, model: str, status: int, body: bytes) -> R
         f"{endpoint} {problem}",
         notice=_NOTICES_BY_KIND.get(refusal.kind, _CONFIGURATION_NOTICE),
         counts_as_failure=False,
-        affects_other_prompts=refusal.affects_all_prompts,
+        affects_all_prompts=refusal.affects_all_prompts,
         rejects_system_role=refusal.kind == "roles",
         context_overflow=parse_context_overflow(body) if refusal.kind == "too long" else None,
     )
@@ -281,12 +281,12 @@ def translate_error_event(
     return translate_status(endpoint, model, status, {}, data, now)
 
 
-def interrupted_error(endpoint: Endpoint, reason: str = "no finish_reason") -> RequestFailed:
+def early_end_error(endpoint: Endpoint, reason: str = "no finish_reason") -> RequestFailed:
     """Return the error for a stream that ended before its answer was complete."""
     return RequestFailed(f"{endpoint} ended the stream early: {reason}", is_retryable=True)
 
 
-def malformed_error(endpoint: Endpoint, problem: str) -> RequestFailed:
+def bad_response_error(endpoint: Endpoint, problem: str) -> RequestFailed:
     message = f"{endpoint} sent {problem}; check {endpoint.setting_name('BASE_URL')}"
     return RequestFailed(message, is_retryable=True)
 
@@ -304,7 +304,7 @@ def timeout_error(
     setting_name = endpoint.setting_name(setting)
     remedy = f"use another provider or `fallbacks`, or raise {setting_name} to wait longer"
     message = f"{endpoint} sent {problem} within {seconds:g} s; {remedy}"
-    return RequestFailed(message, affects_other_prompts=is_silent, is_service_down=is_silent)
+    return RequestFailed(message, affects_all_prompts=is_silent, is_service_down=is_silent)
 
 
 def suspended_timeout_error(endpoint: Endpoint) -> RequestFailed:

@@ -25,10 +25,10 @@ from bot.ports import Backend, Clock, TextTokenCounter
 from bot.prompting.text.tokens import EncodingCounter, find_encoding, get_counter_for_model
 
 _INITIAL_TOKEN_RATIO = 1.25  # assumed for an unknown tokenizer; most yield fewer tokens
-_SAFETY_FACTOR = 1.05
+_TOKEN_RATIO_SAFETY_FACTOR = 1.05
 _TOKEN_RATIO_DECAY = 0.98  # per answer
 _MIN_TOKEN_RATIO, _MAX_TOKEN_RATIO = 0.5, 4.0  # in case a service reports wrong counts
-_MAX_LEARNED_MESSAGES = 32  # counting a longer prompt again costs too much time
+_MAX_MESSAGES_TO_COUNT = 32  # counting a longer prompt again costs too much time
 _MIN_TOKENS_TO_LEARN_FROM = 100  # in shorter prompts, text that the service adds distorts the ratio
 _CONTEXT_TO_ANSWER_RATIO = 4  # a quarter of the context, for an answer without a limit
 # The assumed context size, if unreported, as a share of a rejected prompt's tokens.
@@ -42,7 +42,7 @@ class PromptTokenEstimator:
     def __init__(self) -> None:
         self._ratios_by_model: dict[str, float] = {}
 
-    async def count_prompt(self, prompt: Prompt, model: str) -> int:
+    async def estimate_tokens(self, prompt: Prompt, model: str) -> int:
         counter, ratio = self._find_counter_and_ratio(model)
         return math.ceil(await counter.count_prompt(prompt) * ratio)
 
@@ -55,7 +55,7 @@ class PromptTokenEstimator:
     def learn_from_count(self, prompt: Prompt, model: str, tokens: int) -> None:
         """Adjust the model's correction factor to a reported token count (0: unknown)."""
         counter, old_ratio = self._find_counter_and_ratio(model)
-        if tokens <= 0 or len(prompt.messages) > _MAX_LEARNED_MESSAGES or not counter.is_loaded:
+        if tokens <= 0 or len(prompt.messages) > _MAX_MESSAGES_TO_COUNT or not counter.is_loaded:
             return
         has_images = any(map(attrgetter("parts"), prompt.messages))
         if has_images or prompt.tools or prompt.tool_exchanges:  # not counted here
@@ -66,7 +66,7 @@ class PromptTokenEstimator:
         ratio = tokens / estimated_tokens
         new_ratio = max(old_ratio, ratio)
         if find_encoding(model) is None:
-            new_ratio = max(old_ratio * _TOKEN_RATIO_DECAY, ratio * _SAFETY_FACTOR)
+            new_ratio = max(old_ratio * _TOKEN_RATIO_DECAY, ratio * _TOKEN_RATIO_SAFETY_FACTOR)
         self._ratios_by_model[model] = min(_MAX_TOKEN_RATIO, max(_MIN_TOKEN_RATIO, new_ratio))
 
     def learn_from_error(self, prompt: Prompt, model: str, overflow: ContextOverflow) -> int | None:
@@ -81,7 +81,7 @@ class PromptTokenEstimator:
             prompt_tokens = context_tokens + 1
         if prompt_tokens is not None and prompt_tokens > estimate:
             self._ratios_by_model[model] = min(
-                _MAX_TOKEN_RATIO, prompt_tokens / counted_tokens * _SAFETY_FACTOR
+                _MAX_TOKEN_RATIO, prompt_tokens / counted_tokens * _TOKEN_RATIO_SAFETY_FACTOR
             )
         return max(estimate, prompt_tokens or 0)
 
@@ -97,7 +97,7 @@ class HttpChatBackend(Backend, Generic[S]):
         self,
         settings: S,
         provider: str,
-        connection: KeyRotation[Any],
+        key_rotation: KeyRotation[Any],
         make_parser: Callable[[ResponseContext], StreamParser],
         clock: Clock,
     ) -> None:
@@ -105,11 +105,11 @@ class HttpChatBackend(Backend, Generic[S]):
         self._endpoint = Endpoint(provider, settings.base_url or "")
         self._estimator = PromptTokenEstimator()
         self._learned_context_tokens: dict[str, int] = {}
-        self._connection = connection
+        self._key_rotation = key_rotation
         self._request_runner = ChatRequestRunner(
             settings,
             self._endpoint,
-            lambda *args: connection.send(lambda keyed_connection: keyed_connection.post(*args)),
+            lambda *args: key_rotation.send(lambda connection: connection.post(*args)),
             make_parser,
             clock=clock,
         )
@@ -136,7 +136,7 @@ class HttpChatBackend(Backend, Generic[S]):
 
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
-        return await self._estimator.count_prompt(prompt, self._resolve_model(prompt))
+        return await self._estimator.estimate_tokens(prompt, self._resolve_model(prompt))
 
     @override
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
@@ -171,11 +171,11 @@ class HttpChatBackend(Backend, Generic[S]):
 
     @override
     async def check(self) -> str:
-        return await self._request_runner.check(self._connection.list_models())
+        return await self._request_runner.check(self._key_rotation.list_models())
 
     @override
     async def list_models(self) -> Sequence[str]:
-        return await self._request_runner.fetch_model_list(self._connection.list_models()) or ()
+        return await self._request_runner.fetch_model_list(self._key_rotation.list_models()) or ()
 
     @override
     async def calls_tools(self, model: str, template: TemplateChoice) -> bool:
@@ -183,7 +183,7 @@ class HttpChatBackend(Backend, Generic[S]):
 
     @override
     async def close(self) -> None:
-        await self._connection.close()
+        await self._key_rotation.close()
 
     def _resolve_model(self, prompt: Prompt) -> str:
         return resolve_model(prompt.model, self._settings, self._endpoint)

@@ -48,7 +48,7 @@ class ParameterTable:
     """The parameters that an API accepts, with a check for each value."""
 
     checks: Mapping[str, ValueCheck]
-    valid_names: Text
+    names_hint: Text
     aliases: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, str] = field(default_factory=dict)
 
@@ -70,7 +70,7 @@ class ParameterTable:
         snake_case_name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).replace("-", "_").lower()
         names = difflib.get_close_matches(snake_case_name, [*self.checks, *self.aliases], n=1)
         return (
-            translatable("did you mean {name}?", name=repr(names[0])) if names else self.valid_names
+            translatable("did you mean {name}?", name=repr(names[0])) if names else self.names_hint
         )
 
 
@@ -86,7 +86,7 @@ def raise_for_problems(problems: Collection[str]) -> None:
         )
 
 
-def parameters_to_send(parameters: Mapping[str, object]) -> dict[str, Any]:
+def filter_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:
     """Return the parameters to send, omitting unset ones and those that only Troupe uses."""
     return {
         name: value

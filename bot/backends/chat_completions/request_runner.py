@@ -290,7 +290,7 @@ class ChatRequestRunner:
         self._record_lasting_error(error, request.model)  # lets this request try the model again
 
     def _record_lasting_error(self, error: RequestFailed, model: str) -> None:
-        if error.affects_other_prompts:
+        if error.affects_all_prompts:
             error_expires_at = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
             self._lasting_errors[model] = error_expires_at, error
         else:
@@ -349,7 +349,7 @@ class ChatRequestRunner:
             read_pauses = iter(_READ_PAUSE_SECONDS)
             pause_seconds = 0.0
             while not parser.is_done:
-                chunk = await self._next_chunk(response, parser, timeouts, pause_seconds)
+                chunk = await self._read_chunk(response, parser, timeouts, pause_seconds)
                 parsed_chunk = parser.feed(chunk) if chunk else parser.parse_end()
                 if parsed_chunk.has_progress:
                     timeouts.record_progress(has_text=bool(parsed_chunk.text))
@@ -383,10 +383,10 @@ class ChatRequestRunner:
         content_type_header = response.headers.get("content-type", "")
         content_type = content_type_header.partition(";")[0].strip().lower()
         if content_type == "text/html":
-            raise errors.malformed_error(self._endpoint, "a web page")
+            raise errors.bad_response_error(self._endpoint, "a web page")
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
             problem = "a compressed response, which was not requested"
-            raise errors.malformed_error(self._endpoint, problem)
+            raise errors.bad_response_error(self._endpoint, problem)
         reasoning = request.reasoning
         if (end_tag := self._unmatched_end_tags.get(request.model)) and not request.is_continuation:
             reasoning = replace(reasoning, assumed_end_tag=end_tag)
@@ -400,7 +400,7 @@ class ChatRequestRunner:
         )
         return self._make_parser(context)
 
-    async def _next_chunk(
+    async def _read_chunk(
         self, response: HttpResponse, parser: StreamParser, timeouts: Timeouts, pause_seconds: float
     ) -> bytes:
         try:
@@ -411,7 +411,7 @@ class ChatRequestRunner:
                 return b""  # the answer is complete, only its usage is missing
             if isinstance(error, RequestFailed):
                 raise
-            raise errors.interrupted_error(self._endpoint, str(error)) from error
+            raise errors.early_end_error(self._endpoint, str(error)) from error
 
     async def _post(self, request: ChatRequest, timeouts: Timeouts) -> HttpResponse:
         translator = translate_failures(self._endpoint, request.model, request.parameter_names)

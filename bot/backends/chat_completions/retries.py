@@ -19,8 +19,8 @@ _MAX_BACKOFF_SECONDS = 8.0
 _MAX_RETRY_BUDGET = 10.0  # retries
 _BREAKER_WINDOW_CALLS = 20
 _SECONDS_BETWEEN_TRIALS = 5.0
-_MIN_DOWNTIME_CALLS = 3
-_MIN_DOWNTIME_REQUESTS = 2
+_MIN_DOWNTIME_CALL_COUNT = 3
+_MIN_DOWNTIME_REQUEST_COUNT = 2
 _MIN_UNIX_TIME = 10**9  # smaller numbers are seconds to wait
 _MAX_ERROR_BYTES = 8192
 _NUMBER_PATTERN = r"[0-9]{1,9}(?:\.[0-9]{1,9})?"
@@ -165,8 +165,8 @@ class CircuitBreaker:
         self._outcomes.append(succeeded)
         failure_count = self._outcomes.count(False)
         is_window_full = len(self._outcomes) == self._outcomes.maxlen
-        mostly_fails = is_window_full and failure_count >= self._failure_share * len(self._outcomes)
-        if mostly_fails or self._record_downtime(
+        is_failing = is_window_full and failure_count >= self._failure_share * len(self._outcomes)
+        if is_failing or self._record_downtime(
             now, is_service_down=is_service_down, is_retry=is_retry
         ):
             self._opened_at = now
@@ -180,8 +180,8 @@ class CircuitBreaker:
         self._downtime_call_count += 1
         self._downtime_request_count += not is_retry
         return (
-            self._downtime_call_count >= _MIN_DOWNTIME_CALLS
-            and self._downtime_request_count >= _MIN_DOWNTIME_REQUESTS
+            self._downtime_call_count >= _MIN_DOWNTIME_CALL_COUNT
+            and self._downtime_request_count >= _MIN_DOWNTIME_REQUEST_COUNT
             and now - self._down_since >= self._down_seconds
         )
 

@@ -27,7 +27,7 @@ _FIELD_PREFIXES = (b":", b"event:", b"id:", b"retry:", b"data")
 _MAX_STRAY_BYTES = 64 * 1024
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAX_RESPONSE_BYTES = 32 * 1024 * 1024  # far more than any model writes in one answer
-_EVENT_STARTS = (b"data:", b"event:", b"id:", b":")
+_EVENT_STREAM_PREFIXES = (b"data:", b"event:", b"id:", b":")
 _MAX_TOKEN_COUNT = 10**9  # a larger count must be wrong
 
 
@@ -130,14 +130,14 @@ class StreamParser(ABC):
     def feed(self, chunk: bytes) -> ParsedChunk:
         self._received_byte_count += len(chunk)
         if self._received_byte_count > MAX_RESPONSE_BYTES:
-            return self._malformed_chunk(f"more than {MAX_RESPONSE_BYTES} bytes")
+            return self._build_error_chunk(f"more than {MAX_RESPONSE_BYTES} bytes")
         if self._plain_response_chunks is not None:
             self._plain_response_chunks.append(chunk)
             return ParsedChunk("")
         try:
             events = self._sse_parser.feed(chunk)
         except ValueError as error:
-            return self._malformed_chunk(str(error))
+            return self._build_error_chunk(str(error))
         self._has_events = self._has_events or bool(events)
         return self._parse_events(events)
 
@@ -151,7 +151,7 @@ class StreamParser(ABC):
                 else self._split_plain_response(self._plain_response_chunks)
             )
         except ValueError as error:
-            return self._malformed_chunk(str(error))
+            return self._build_error_chunk(str(error))
         parsed_chunk = self._parse_events(remaining_events)
         self._has_events = self._has_events or bool(remaining_events)
         if self.finish_reason is None and parsed_chunk.error is None:
@@ -160,7 +160,7 @@ class StreamParser(ABC):
 
     def _split_plain_response(self, chunks: Sequence[bytes]) -> Sequence[bytes]:
         body = b"".join(chunks).removeprefix(b"\xef\xbb\xbf")
-        if body.startswith(_EVENT_STARTS):
+        if body.startswith(_EVENT_STREAM_PREFIXES):
             return [*self._sse_parser.feed(body), *self._sse_parser.flush()]
         return [body]
 
@@ -168,15 +168,15 @@ class StreamParser(ABC):
         """Parse lines outside of events: an error, or an answer in plain JSON."""
         lines, endpoint = self._sse_parser.stray_lines, self._context.endpoint
         if not lines:
-            return replace(parsed_chunk, error=errors.interrupted_error(endpoint))
+            return replace(parsed_chunk, error=errors.early_end_error(endpoint))
         if lines[0].lstrip().startswith(b"<"):
-            return replace(parsed_chunk, error=errors.malformed_error(endpoint, "a web page"))
+            return replace(parsed_chunk, error=errors.bad_response_error(endpoint, "a web page"))
         body = lines[-1] if self._has_events else b"\n".join(lines)
         stray_chunk = self._parse_events([body.removeprefix(b"error:")])  # from older llama.cpp
         if not self._has_events and self.finish_reason is not None:
             return stray_chunk
         self.finish_reason = None  # after events, only an error matters
-        return replace(parsed_chunk, error=stray_chunk.error or errors.interrupted_error(endpoint))
+        return replace(parsed_chunk, error=stray_chunk.error or errors.early_end_error(endpoint))
 
     @property
     def finish_event(self) -> Finish:
@@ -219,8 +219,8 @@ class StreamParser(ABC):
         if text:
             self._reasoning_parser.record_separate_reasoning()
 
-    def _malformed_chunk(self, problem: str) -> ParsedChunk:
-        return ParsedChunk("", error=errors.malformed_error(self._context.endpoint, problem))
+    def _build_error_chunk(self, problem: str) -> ParsedChunk:
+        return ParsedChunk("", error=errors.bad_response_error(self._context.endpoint, problem))
 
     def _parse_events(self, events: Sequence[bytes]) -> ParsedChunk:
         has_progress = False

@@ -153,7 +153,7 @@ class ChatCompletionsParser(StreamParser):
         if data.strip() == b"[DONE]":
             self.is_done = True
             if self.finish_reason is None:
-                raise errors.interrupted_error(self._context.endpoint)
+                raise errors.early_end_error(self._context.endpoint)
             return False
         if data.strip() in _EMPTY_EVENTS:
             return False
@@ -169,7 +169,7 @@ class ChatCompletionsParser(StreamParser):
         finish_reason = str(choice.finish_reason or "").lower()
         finish_reason = "" if finish_reason in _EMPTY_FINISH_REASONS else finish_reason
         if finish_reason in _FAILURE_REASONS:
-            raise errors.interrupted_error(self._context.endpoint)
+            raise errors.early_end_error(self._context.endpoint)
         if finish_reason:
             self.finish_reason = _FINISH_REASONS.get(finish_reason, FinishReason.STOP)
         return bool(has_content or finish_reason)
@@ -196,7 +196,7 @@ class ChatCompletionsParser(StreamParser):
             chunk = _decode_chunk(data)
         except (msgspec.ValidationError, ValueError, RecursionError):
             problem = "an event that is not a chat chunk"
-            raise errors.malformed_error(context.endpoint, problem) from None
+            raise errors.bad_response_error(context.endpoint, problem) from None
         if chunk.error:
             raise self._translate_reported_error(decode_event(data))
         if chunk.choices is None and chunk.usage is None:

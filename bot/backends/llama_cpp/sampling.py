@@ -10,9 +10,9 @@ from bot.backends.chat_completions import parameter_table
 from bot.backends.chat_completions.parameter_table import (
     ParameterTable,
     ValueCheck,
+    filter_parameters,
     is_number,
     number_check,
-    parameters_to_send,
 )
 from bot.backends.llama_cpp.engine import select_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
@@ -124,7 +124,7 @@ _PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
     "max_tokens": _integer_check(-1),  # less than 1 means no limit
     "n": parameter_table.EQUALS_ONE_CHECK,
 }
-_PARAMETERS = ParameterTable(
+_PARAMETER_TABLE = ParameterTable(
     _PARAMETER_CHECKS,
     translatable("local models support {names}", names=", ".join(sorted(_PARAMETER_CHECKS))),
     _PARAMETER_ALIASES,
@@ -140,8 +140,8 @@ def parameter_problems(settings: LlamaCppSettings, parameters: Mapping[str, obje
 def find_parameter_problems(
     parameters: Mapping[str, object], engine: str = "xllamacpp"
 ) -> list[str]:
-    sent_parameters = parameters_to_send(parameters)
-    problems: list[str] = [*_PARAMETERS.find_problems(sent_parameters)]
+    sent_parameters = filter_parameters(parameters)
+    problems: list[str] = [*_PARAMETER_TABLE.find_problems(sent_parameters)]
     if engine == "llama_cpp_python":
         problems += [
             translatable(
@@ -158,7 +158,7 @@ def to_sampling_parameters(prompt: Prompt, engine: str = "xllamacpp") -> dict[st
     parameter_table.raise_for_problems(find_parameter_problems(prompt.parameters, engine))
     sampling = {
         _PARAMETER_ALIASES.get(name, name): value
-        for name, value in parameters_to_send(prompt.parameters).items()
+        for name, value in filter_parameters(prompt.parameters).items()
     }
     for name in ("max_tokens", "stop", "n"):
         sampling.pop(name, None)

@@ -100,7 +100,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
             model, seconds, lambda connection: connection.transcribe(model, name, audio, seconds)
         )
         if not isinstance(text := body.get("text"), str):
-            raise BackendUnavailable(str(errors.malformed_error(self._endpoint, "no text")))
+            raise BackendUnavailable(str(errors.bad_response_error(self._endpoint, "no text")))
         return text.strip()
 
     @property
@@ -117,8 +117,8 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
         try:
             moderation_results = msgspec.convert(body.get("results"), _ModerationResults)
         except msgspec.ValidationError as error:
-            malformed_error = errors.malformed_error(self._endpoint, str(error))
-            raise BackendUnavailable(str(malformed_error)) from None
+            failure = errors.bad_response_error(self._endpoint, str(error))
+            raise BackendUnavailable(str(failure)) from None
         flagged_categories = [result.categories for result in moderation_results if result.flagged]
         names = {name for flags in flagged_categories for name, is_set in flags.items() if is_set}
         return sorted(names) or ["flagged"] * bool(flagged_categories)
@@ -140,17 +140,17 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
             message = f"{self._endpoint} did not answer within {timeout_seconds:.0f} s"
             raise BackendUnavailable(message) from None
         except msgspec.DecodeError as error:
-            malformed_error = errors.malformed_error(self._endpoint, str(error))
-            raise BackendUnavailable(str(malformed_error)) from None
+            failure = errors.bad_response_error(self._endpoint, str(error))
+            raise BackendUnavailable(str(failure)) from None
 
     @override
     async def check_models(self, models: Sequence[str]) -> str:
         names = [resolve_model(model, self._settings, self._endpoint) for model in models]
         service = find_known_service(self._endpoint.name, self._endpoint.base_url)
         return await self._request_runner.check(
-            self._connection.list_models(),
+            self._key_rotation.list_models(),
             list(dict.fromkeys(names)),
-            is_list_complete=service is None or service.lists_all,
+            is_list_complete=service is None or service.lists_all_models,
         )
 
     @override

@@ -70,7 +70,7 @@ class KnownService:
     """Additional quirks of some models, by a pattern for the model's name."""
     is_self_hosted: bool = False
     """Whether it is self-hosted: it needs no key, costs nothing, and may have any address."""
-    lists_all: bool = True
+    lists_all_models: bool = True
     """Whether its model list is complete; false if models have aliases or free-form names."""
     sees_images: bool = False
     """Whether all of its models see images; if not, a setting decides."""

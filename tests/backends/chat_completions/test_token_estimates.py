@@ -21,13 +21,14 @@ async def test_openai_models_are_counted_exactly() -> None:
     asked = Prompt(tuple(Message(role, text) for role, text in lines), "m", "r")  # type: ignore[arg-type]
     texts = sum(get_counter("o200k")([text for _, text in lines]))
     assert (
-        await PromptTokenEstimator().count_prompt(asked, "openai/gpt-4o-mini") == texts + 2 * 4 + 3
+        await PromptTokenEstimator().estimate_tokens(asked, "openai/gpt-4o-mini")
+        == texts + 2 * 4 + 3
     )
 
 
 @pytest.mark.parametrize("model", ["llama-3.3-70b", "deepseek-chat", "mistral-large"])
 async def test_token_estimates_for_unknown_models_are_generous(model: str) -> None:
-    assert await PromptTokenEstimator().count_prompt(LONG, model) >= RAW * 1.25
+    assert await PromptTokenEstimator().estimate_tokens(LONG, model) >= RAW * 1.25
 
 
 @pytest.mark.parametrize(
@@ -40,22 +41,22 @@ async def test_texts_are_counted_in_the_encoding_of_the_model(model: str, encodi
 
 async def test_estimate_rises_at_once_and_falls_slowly() -> None:
     counts = PromptTokenEstimator()
-    await counts.count_prompt(LONG, "m")
+    await counts.estimate_tokens(LONG, "m")
     counts.learn_from_count(LONG, "m", RAW * 2)
-    assert await counts.count_prompt(LONG, "m") >= RAW * 2
+    assert await counts.estimate_tokens(LONG, "m") >= RAW * 2
     counts.learn_from_count(LONG, "m", RAW)
-    assert await counts.count_prompt(LONG, "m") > RAW * 1.9
+    assert await counts.estimate_tokens(LONG, "m") > RAW * 1.9
     for _ in range(60):
         counts.learn_from_count(LONG, "m", RAW)
-    assert RAW <= await counts.count_prompt(LONG, "m") < RAW * 1.1
+    assert RAW <= await counts.estimate_tokens(LONG, "m") < RAW * 1.1
 
 
 @pytest.mark.parametrize("told", [0, 1, 10**9])
 async def test_implausible_usage_changes_the_estimate_little(told: int) -> None:
     counts = PromptTokenEstimator()
-    await counts.count_prompt(LONG, "m")
+    await counts.estimate_tokens(LONG, "m")
     counts.learn_from_count(LONG, "m", told)
-    assert RAW * 0.5 <= await counts.count_prompt(LONG, "m") <= RAW * 4
+    assert RAW * 0.5 <= await counts.estimate_tokens(LONG, "m") <= RAW * 4
 
 
 TOOLS = (ToolSpec("dice", "Roll dice.", {}),)
@@ -73,16 +74,16 @@ TOOLS = (ToolSpec("dice", "Roll dice.", {}),)
 )
 async def test_estimator_does_not_learn_from_uninformative_prompts(changed: dict[str, Any]) -> None:
     counts = PromptTokenEstimator()
-    before = await counts.count_prompt(LONG, "m")
+    before = await counts.estimate_tokens(LONG, "m")
     counts.learn_from_count(replace(LONG, **changed), "m", RAW * 100)
-    assert await counts.count_prompt(LONG, "m") == before
+    assert await counts.estimate_tokens(LONG, "m") == before
 
 
 async def test_estimates_are_kept_per_model() -> None:
     counts = PromptTokenEstimator()
-    before = await counts.count_prompt(LONG, "a")
+    before = await counts.estimate_tokens(LONG, "a")
     counts.learn_from_count(LONG, "b", RAW * 3)
-    assert await counts.count_prompt(LONG, "a") == before
+    assert await counts.estimate_tokens(LONG, "a") == before
 
 
 async def test_backend_learns_from_its_answers(connect: Connect, service: FakeOpenAI) -> None:
