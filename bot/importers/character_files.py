@@ -25,7 +25,7 @@ from bot.texts.text import error_text, translatable
 
 # Only ChatHaruhi 2 has this column; its personas lack placeholders for stories.
 _VERSION_2_COLUMN = "luotuo_openai"
-CharacterFile: TypeAlias = tuple[dict[str, object], tuple[str, ...]]
+KeysAndStories: TypeAlias = tuple[dict[str, object], tuple[str, ...]]
 
 _HARUHI_TOKEN_BUDGET = {"max_input_tokens": 1600}  # ChatHaruhi's characters were written for it
 
@@ -81,7 +81,7 @@ def merge_character_file(preset: Preset, directory: Path) -> tuple[Preset, tuple
     return merged_preset, stories
 
 
-def read_character_file(character_reference: str, directory: Path) -> CharacterFile:
+def read_character_file(character_reference: str, directory: Path) -> KeysAndStories:
     """Return the preset keys and stories of a character file or built-in role.
 
     Raises `CharacterError`.
@@ -104,7 +104,7 @@ def read_character_file(character_reference: str, directory: Path) -> CharacterF
     return read_character_content(file, content)
 
 
-def read_character_content(file: Path, content: bytes) -> CharacterFile:
+def read_character_content(file: Path, content: bytes) -> KeysAndStories:
     """Parse a character file's content by the file's suffix; raise `CharacterError`."""
     reader = _find_reader(file)
     try:
@@ -149,7 +149,7 @@ def _read_haruhi_jsonl(content: bytes) -> CharacterData:
     return with_default_placeholder(data) if data.column == _VERSION_2_COLUMN else data
 
 
-def _make_character_file(data: CharacterData) -> CharacterFile:
+def _make_character_file(data: CharacterData) -> KeysAndStories:
     return {"persona": data.persona, **_HARUHI_TOKEN_BUDGET}, data.texts
 
 

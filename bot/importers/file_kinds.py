@@ -155,15 +155,15 @@ def detect_file_kind(data: bytes) -> FileKind:
     if data.startswith((b"\xff\xd8\xff", b"GIF8")) or data[8:12] == b"WEBP":
         return FileKind.IMAGE
     if data.startswith(b"PK\x03\x04"):
-        return _detect_archive(data)
+        return _detect_archive_kind(data)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         return FileKind.UNKNOWN
-    return _detect_text(text)
+    return _detect_text_kind(text)
 
 
-def _detect_archive(data: bytes) -> FileKind:
+def _detect_archive_kind(data: bytes) -> FileKind:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = archive.namelist()
@@ -175,13 +175,13 @@ def _detect_archive(data: bytes) -> FileKind:
     return FileKind.HARUHI if is_haruhi else FileKind.ARCHIVE
 
 
-def _detect_text(text: str) -> FileKind:
+def _detect_text_kind(text: str) -> FileKind:
     content = text.lstrip()
     if content.startswith(("{", "[", "//", "/*")) and not content.startswith(("{{", "{%", "{#")):
         try:
-            return _detect_json(read_json(text).value)
+            return _detect_json_kind(read_json(text).value)
         except JsonSyntaxError:
-            kinds = (_detect_json_lines(content), _guess_broken_json(content))
+            kinds = (_detect_json_lines_kind(content), _guess_broken_json_kind(content))
             known_kinds = [kind for kind in kinds if kind is not FileKind.UNKNOWN]
             if known_kinds:
                 return known_kinds[0]
@@ -200,7 +200,7 @@ def _detect_text(text: str) -> FileKind:
     return FileKind.YAML if len(keys) > 1 else FileKind.UNKNOWN
 
 
-def _detect_json(value: object) -> FileKind:
+def _detect_json_kind(value: object) -> FileKind:
     rows = value if isinstance(value, list) else [value]
     key_sets = [set(row) if isinstance(row, dict) else set() for row in rows]
     shared_keys = set.intersection(*key_sets) if key_sets else set()
@@ -223,7 +223,7 @@ def _find_kind_by_keys(keys: Set[object], table_name: str) -> FileKind | None:
     return next(map(FileKind.__getitem__, kinds), None)
 
 
-def _detect_json_lines(text: str) -> FileKind:
+def _detect_json_lines_kind(text: str) -> FileKind:
     try:
         first_row = json.loads(text.partition("\n")[0])
     except (ValueError, RecursionError):
@@ -237,7 +237,7 @@ def _detect_json_lines(text: str) -> FileKind:
             return FileKind.UNKNOWN
 
 
-def _guess_broken_json(text: str) -> FileKind:
+def _guess_broken_json_kind(text: str) -> FileKind:
     if re.search(r'"spec"\s*:\s*"chara_card', text):
         return FileKind.CARD_JSON
     if '"provider"' in text:

@@ -64,7 +64,7 @@ def _read_template(name: str) -> str:
 
 
 # Consecutive messages with the same role are merged, and `.System` is all system messages together.
-_MERGER_TEMPLATE = _read_template("go_messages")
+_MERGE_TEMPLATE = _read_template("go_messages")
 # An exchange is a system message, a prompt, and a response; each may be missing.
 _TURN_LOOP_START = _read_template("go_turns")
 # Go escapes these three characters in JSON.
@@ -114,7 +114,7 @@ def jinja_from_go(source: str) -> str:
     translator = _Translator(tokens, root_fields, assigned_names=assigned_names, indent=uses_turns)
     translator.translate()
     prelude = [_AS_JSON_MACRO] if translator.prints_json else []
-    prelude += [_MERGER_TEMPLATE, *(["{%- set var = namespace() %}"] if assigned_names else [])]
+    prelude += [_MERGE_TEMPLATE, *(["{%- set var = namespace() %}"] if assigned_names else [])]
     loop_lines = ([_TURN_LOOP_START], ["{%- endfor %}"]) if uses_turns else ([], [])
     return "\n".join([*prelude, *loop_lines[0], *translator.lines, *loop_lines[1]])
 

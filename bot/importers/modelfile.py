@@ -211,7 +211,7 @@ def preset_from_modelfile(
     return validate_preset(data, f"Modelfile of {name!r}")
 
 
-def import_notes(modelfile: Modelfile) -> list[str]:
+def modelfile_notes(modelfile: Modelfile) -> list[str]:
     """Return notes about what the preset lacks or expresses differently than the Modelfile."""
     names = {command.name for command in modelfile.commands}
     commands = [name.upper() for name in sorted(names & _OMITTED_COMMANDS)]
@@ -416,16 +416,16 @@ def _split_blocks(
     single_prompt: str, chat_prompt: str, prompt_with_system: str, *, requires_newline: bool
 ) -> dict[str, str] | None:
     prefix, _, suffix = single_prompt.partition(_USER)
-    user_to_answer, answer, tail = chat_prompt.removeprefix(prefix + _USER).partition(_ASSISTANT)
+    text_until_answer, answer, tail = chat_prompt.removeprefix(prefix + _USER).partition(_ASSISTANT)
     question = prefix + _USER_2 + suffix
     answer_suffix = tail.removesuffix(question)
     has_newline = answer_suffix.endswith("\n") or not requires_newline
     if not answer or not tail.endswith(question) or not has_newline:
         return None
-    end = _find_block_end(user_to_answer, suffix)
+    end = _find_block_end(text_until_answer, suffix)
     if end is None:
         return None
-    answer_prefix, answer_suffix = user_to_answer[end + 1 :], answer_suffix.removesuffix("\n")
+    answer_prefix, answer_suffix = text_until_answer[end + 1 :], answer_suffix.removesuffix("\n")
     blocks = {
         "user_template": prefix + "{{user}}" + suffix[:end],
         "assistant_template": answer_prefix + "{{assistant}}" + answer_suffix,
@@ -437,14 +437,15 @@ def _split_blocks(
     return blocks
 
 
-def _find_block_end(user_to_answer: str, user_to_end: str) -> int | None:
-    """Return the index at which the user's block ends in `user_to_end`, or None if it has no end.
+def _find_block_end(text_until_answer: str, text_until_end: str) -> int | None:
+    """Return the index where the user's block ends in `text_until_end`, or None if it has no end.
 
-    The end is the first run of newlines, if `user_to_answer` begins with the same text up to there.
+    The end is the first run of newlines, if `text_until_answer` begins with the same
+    text up to there.
     """
-    position = user_to_end.find("\n")
-    while user_to_end[position + 1 : position + 2] == "\n":
+    position = text_until_end.find("\n")
+    while text_until_end[position + 1 : position + 2] == "\n":
         position += 1
-    block = user_to_end[: position + 1]
-    has_end = bool(user_to_end[position + 1 :].strip())
-    return position if position >= 0 and has_end and user_to_answer.startswith(block) else None
+    block = text_until_end[: position + 1]
+    has_end = bool(text_until_end[position + 1 :].strip())
+    return position if position >= 0 and has_end and text_until_answer.startswith(block) else None

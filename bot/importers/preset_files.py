@@ -13,7 +13,7 @@ from bot.importers.instruct_templates import (
     instruct_preset_keys,
     system_prompt_preset_keys,
 )
-from bot.importers.modelfile import import_notes, parse_modelfile, preset_from_modelfile
+from bot.importers.modelfile import modelfile_notes, parse_modelfile, preset_from_modelfile
 from bot.importers.sillytavern_settings import (
     chat_completion_preset_keys,
     sampler_preset_keys,
@@ -110,7 +110,7 @@ def _from_modelfile(
     except PresetError as error:
         raise error.prefixed_with(file) from None
     notes = [] if provider and provider != implied_provider else model_notes
-    return ImportedPreset(preset, [*notes, *import_notes(modelfile)])
+    return ImportedPreset(preset, [*notes, *modelfile_notes(modelfile)])
 
 
 def _keys_from_other_program(text: str, source: str) -> _KeysAndNotes | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bot.errors import CharacterError
-from bot.importers.character_files import CharacterFile, read_character_file
+from bot.importers.character_files import KeysAndStories, read_character_file
 from bot.prompting.character import Character
 from bot.prompting.haruhi import read_jsonl, read_rows
 
@@ -29,7 +29,7 @@ def chroma(*documents: str) -> bytes:
         return database.serialize()
 
 
-def read_zip(folder: Path, **files: str | bytes) -> CharacterFile:
+def read_zip(folder: Path, **files: str | bytes) -> KeysAndStories:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in files.items():

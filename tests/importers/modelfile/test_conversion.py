@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bot.errors import PresetError, TemplateError
 from bot.importers.modelfile import (
-    import_notes,
     modelfile_from_preset,
+    modelfile_notes,
     parse_modelfile,
     preset_from_modelfile,
 )
@@ -132,7 +132,7 @@ def test_other_commands_are_imported_or_listed_in_notes() -> None:
     preset = preset_from_modelfile(text, "nova", "nova.gguf")
 
     assert json.loads(export_preset(preset)) == keys
-    assert import_notes(parse_modelfile(text)) == notes
+    assert modelfile_notes(parse_modelfile(text)) == notes
 
 
 def test_num_ctx_limits_the_prompt_and_never_the_answer() -> None:
@@ -163,7 +163,7 @@ PARAMETER repeat_last_n -1
     ]
     assert parse_modelfile(modelfile.text) == modelfile
     assert preset_from_modelfile(text, "nova", "qwen3").parameters == {"repeat_last_n": 4096}
-    [note] = import_notes(modelfile)
+    [note] = modelfile_notes(modelfile)
     assert note.startswith("DRAFT, PARSER, RENDERER, REQUIRES, PARAMETER draft_num_predict omitted")
 
 
