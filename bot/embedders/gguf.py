@@ -14,7 +14,7 @@ from typing_extensions import override
 from bot.backends.llama_cpp.hardware import check_cpu
 from bot.backends.model_files.gguf import read_pooling_type
 from bot.chat.story import PackedVector
-from bot.embedders.vectors import MAX_TEXT_TOKENS, EmbeddingsResponse, batched, model_fingerprint
+from bot.embedders.vectors import MAX_TEXT_TOKENS, EmbeddingsResponse, batched, compute_fingerprint
 from bot.errors import EmbeddingError, SettingsError
 from bot.extras import install_command
 from bot.ports import Embedder
@@ -24,7 +24,7 @@ from bot.runtime.subprocesses import ChildFailed
 from bot.runtime.unix_server import UnixServer, run_unix_server
 from bot.settings import EmbeddingSettings
 
-_RESTART_SECONDS = 30.0
+_RESTART_TIMEOUT_SECONDS = 30.0
 _REQUEST_TIMEOUT_SECONDS = 180.0  # ten long texts take half a minute on busy cores
 _MAX_RESPONSE_BYTES = 64 * 2**20
 _MEAN_POOLING_TYPE = 1  # llama.cpp's number; the default if the file has no pooling type
@@ -42,7 +42,7 @@ class GgufEmbedder(Embedder):
         self._pooling_type = read_pooling_type(model) or _MEAN_POOLING_TYPE
         self._model = model
         self._data_dir = data_dir
-        self._model_id = f"gguf:{model_fingerprint(model)}:{self._pooling_type}"
+        self._model_id = f"gguf:{compute_fingerprint(model)}:{self._pooling_type}"
         self._server: UnixServer | None = None
         self._exit_stack = AsyncExitStack()
         self._start_lock = asyncio.Lock()
@@ -80,7 +80,7 @@ class GgufEmbedder(Embedder):
                     check_cpu("TROUPE_EMBEDDING__")
                     self._server = await self._exit_stack.enter_async_context(self._run_server())
             child, _ = self._server
-            await child.wait_until_ready(_RESTART_SECONDS)
+            await child.wait_until_ready(_RESTART_TIMEOUT_SECONDS)
         except (SettingsError, ChildFailed) as error:
             raise EmbeddingError(str(error)) from error
         return self._server

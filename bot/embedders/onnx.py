@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from bot.chat.story import Vector
-from bot.embedders.vectors import MAX_TEXT_TOKENS, model_fingerprint
+from bot.embedders.vectors import MAX_TEXT_TOKENS, compute_fingerprint
 from bot.errors import EmbeddingError, SettingsError
 from bot.ports import Embedder
 from bot.prompting.embedding import FunctionEmbedder
@@ -23,7 +23,7 @@ from bot.settings import EmbeddingSettings
 
 _PATH_SETTING = "TROUPE_EMBEDDING__MODEL_PATH"
 _REQUIRED_PACKAGES = ("onnxruntime", "tokenizers")
-_TOKEN_VECTOR_DIMENSIONS = 3  # texts, tokens, numbers
+_TOKEN_VECTORS_NDIM = 3  # texts, tokens, numbers
 
 
 class _OnnxModel:
@@ -69,7 +69,7 @@ class _OnnxModel:
         outputs = session.run(None, {name: inputs[name] for name in inputs.keys() & input_names})
         # The output of a model that does its own pooling has two dimensions.
         text_vector = next(
-            (output[0] for output in outputs if output.ndim < _TOKEN_VECTOR_DIMENSIONS), None
+            (output[0] for output in outputs if output.ndim < _TOKEN_VECTORS_NDIM), None
         )
         if text_vector is None:
             vectors = outputs[0][0]
@@ -119,5 +119,5 @@ def make(settings: EmbeddingSettings, _data_dir: Path) -> Embedder:
         raise SettingsError(f"{_PATH_SETTING}: there is no tokenizer.json beside {model_file}")
     uses_mean_pooling = _uses_mean_pooling(model_file)
     embed = _OnnxModel(model_file, tokenizer_file, uses_mean_pooling=uses_mean_pooling).embed
-    version = f"{model_fingerprint(model_file)}:{'mean' if uses_mean_pooling else 'first'}"
+    version = f"{compute_fingerprint(model_file)}:{'mean' if uses_mean_pooling else 'first'}"
     return FunctionEmbedder(embed, embed, name="onnx", version=version, description=model_file.name)

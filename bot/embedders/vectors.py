@@ -47,7 +47,7 @@ def truncate_text(text: str, count_tokens: Callable[[str], int]) -> str:
     return text[: index - 1]
 
 
-def model_fingerprint(path: Path) -> str:
+def compute_fingerprint(path: Path) -> str:
     """Return an id made from a file's name, size, start, and end; raises `SettingsError`."""
     try:
         with path.open("rb") as file:

@@ -99,7 +99,7 @@ class _OpenList:
 class _TextWriter:
     def __init__(self, lines: Sequence[str], *, keep_links: bool) -> None:
         self._lines = lines  # of the Markdown source
-        self._keep_links = keep_links
+        self._keeps_links = keep_links
         self._pieces: list[str] = []
         self._text_length = 0
         self._open_spans: list[_OpenSpan] = []
@@ -247,7 +247,7 @@ class _TextWriter:
         span = self._open_spans[-1]
         text = "".join(self._pieces)[span.start : self._text_length]
         shows_url = text.strip() in {span.detail, span.detail.removeprefix("mailto:")}
-        is_web_link = self._keep_links and _URL_PATTERN.fullmatch(span.detail) is not None
+        is_web_link = self._keeps_links and _URL_PATTERN.fullmatch(span.detail) is not None
         is_inside_link = any(outer.style is Style.LINK for outer in self._open_spans[:-1])
         if is_web_link and not shows_url and not is_inside_link and not _URL_LIKE_TEXT.match(text):
             self._end_span()

@@ -37,7 +37,7 @@ _TIMEOUT_SECONDS = 30.0  # for all files of a message together, because its answ
 _PICTURE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 
 _TOO_LARGE_REASON = translatable("it is larger than 10 MiB")
-_TOO_MANY_REASON = translatable("I read at most 10 files per message")
+_TOO_MANY_FILES_REASON = translatable("I read at most 10 files per message")
 _DOWNLOAD_FAILED_REASON = translatable("it could not be downloaded")
 _DAMAGED_REASON = translatable("it is damaged, or too large when unpacked")
 _UNKNOWN_KIND_REASON = translatable("I can only read pictures, text files and PDFs")
@@ -111,7 +111,7 @@ class _FileCollector:
 
     async def _read_item(self, item: MediaItem, deadline: float, load_item: _Loader) -> Text | None:
         if self._remaining_file_count == 0:
-            return _TOO_MANY_REASON
+            return _TOO_MANY_FILES_REASON
         self._remaining_file_count -= 1
         if item.size is not None and item.size > _MAX_FILE_BYTES:
             return _TOO_LARGE_REASON

@@ -66,15 +66,15 @@ def is_public_address(address: str) -> bool:
 
 
 class PublicFetcher:
-    """Downloads files within limits; `is_allowed` returns whether to connect to an IP address."""
+    """Downloads files within limits; `allows_address` tells whether to connect to an IP address."""
 
     def __init__(
         self,
-        is_allowed: Callable[[str], bool] = is_public_address,
+        allows_address: Callable[[str], bool] = is_public_address,
         allowed_ports: Collection[int] = _ALLOWED_PORTS,
         timeout_seconds: float = _TIMEOUT_SECONDS,
     ) -> None:
-        self._is_allowed = is_allowed
+        self._allows_address = allows_address
         self._timeout_seconds = timeout_seconds
         self._allowed_ports = allowed_ports
 
@@ -100,7 +100,7 @@ class PublicFetcher:
                 _REQUEST_HEADERS,
                 connect_seconds=_CONNECT_SECONDS,
                 uses_proxy=False,
-                allows_address=self._is_allowed,
+                allows_address=self._allows_address,
             )
             try:
                 path = (url.path or "/") + (f"?{url.query}" if url.query else "")

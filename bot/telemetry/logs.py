@@ -224,8 +224,8 @@ class RecentEvents:
 
     def list_failed_messages(self, limit: int) -> Sequence[FailedMessage]:
         """Return up to `limit` messages that logged a warning or error, newest first."""
-        newest_first = reversed(self._steps)
-        failed_turns = (turn for turn, step in newest_first if step.level in _FAILURE_LEVELS)
+        reversed_steps = reversed(self._steps)
+        failed_turns = (turn for turn, step in reversed_steps if step.level in _FAILURE_LEVELS)
         return [self._to_failed_message(turn) for turn in list(dict.fromkeys(failed_turns))[:limit]]
 
     def find_failed_message(self, error_id: str) -> FailedMessage | None:

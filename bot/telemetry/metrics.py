@@ -36,7 +36,7 @@ _PROMPT_TOKENS = Counter("troupe_prompt_tokens_total", "Prompt tokens, as counte
 _CACHED_PROMPT_TOKENS = Counter(
     "troupe_cached_prompt_tokens_total", "Prompt tokens that were read from a prefix cache"
 )
-_WRITTEN_PROMPT_TOKENS = Counter(
+_CACHE_WRITE_TOKENS = Counter(
     "troupe_cache_written_prompt_tokens_total", "Prompt tokens that were written to a prefix cache"
 )
 _ANSWER_TOKENS = Counter("troupe_answer_tokens_total", "Answer tokens, including reasoning")
@@ -82,7 +82,7 @@ QUEUE_AGE = Gauge("troupe_queue_age_seconds", "Age of the oldest item in a queue
 HELD_ROLES = Gauge(
     "troupe_held_roles", "Exclusive roles that this process holds, by name", ["role"]
 )
-IDENTIFIES_LEFT = Gauge(
+SESSION_STARTS_LEFT = Gauge(
     "troupe_discord_identifies_left",
     "Gateway sessions that may still be started on Discord today, in processes that query it",
     ["platform"],  # with this label, only processes that query Discord export a value
@@ -100,7 +100,7 @@ def record_usage(usage: Usage) -> None:
     for counter, tokens in (
         (_PROMPT_TOKENS, usage.prompt_tokens),
         (_CACHED_PROMPT_TOKENS, usage.cached_tokens),
-        (_WRITTEN_PROMPT_TOKENS, usage.written_tokens),
+        (_CACHE_WRITE_TOKENS, usage.written_tokens),
         (_ANSWER_TOKENS, usage.output_tokens),
     ):
         if tokens:
@@ -141,10 +141,10 @@ class TurnIdGenerator:
 
 
 class MessageTraces:
-    """Records spans with an OpenTelemetry tracer whose id generator is `ids`."""
+    """Records spans with an OpenTelemetry tracer and its id generator."""
 
-    def __init__(self, tracer: Any, ids: TurnIdGenerator) -> None:
-        self._tracer, self._ids = tracer, ids
+    def __init__(self, tracer: Any, id_generator: TurnIdGenerator) -> None:
+        self._tracer, self._id_generator = tracer, id_generator
         self._api = import_module("opentelemetry.trace")
 
     def record(
@@ -166,7 +166,7 @@ class MessageTraces:
         ids = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
         parent = api.INVALID_SPAN
         if name == ROOT_SPAN_NAME:
-            self._ids.root_ids = ids
+            self._id_generator.root_ids = ids
         else:
             flags = api.TraceFlags(api.TraceFlags.SAMPLED)
             parent = api.NonRecordingSpan(api.SpanContext(*ids, is_remote=True, trace_flags=flags))
@@ -178,7 +178,7 @@ class MessageTraces:
             attributes=attributes or {},
             start_time=int(start * _NANOSECONDS_PER_SECOND),
         )
-        self._ids.root_ids = None
+        self._id_generator.root_ids = None
         if error is None:
             span.set_status(api.StatusCode.OK)
         else:

@@ -86,7 +86,7 @@ class RenderProcessPool:
         self, source: str, messages: Sequence[Message], **options: Any
     ) -> list[TextSpan]:
         answer = await self._request_rendering(source, messages, options, as_spans=True)
-        return [TextSpan(text, trusted) for text, trusted in json.loads(answer)]
+        return [TextSpan(text, is_trusted) for text, is_trusted in json.loads(answer)]
 
     async def _request_rendering(
         self, source: str, messages: Sequence[Message], options: dict[str, Any], *, as_spans: bool

@@ -116,7 +116,7 @@ class Renderer(AsyncExitStack):
         help because the machine is busy or the render process was killed.
         """
         prepared_template = await self._prepare_template(choice, model_template)
-        call_format = await self.tool_call_format(choice, model_template) if tools else None
+        call_format = await self.find_tool_call_format(choice, model_template) if tools else None
         prefill_spans: list[TextSpan] = []
         if has_prefill and messages and messages[-1].role == "assistant":
             if not (tools and tools.exchanges):  # after tool results, a new answer starts
@@ -133,7 +133,7 @@ class Renderer(AsyncExitStack):
         spans = await prepared_template.template.render_spans(chat, names, **options)
         return RenderedPrompt((*spans, *prefill_spans), prepared_template.stop, call_format)
 
-    async def tool_call_format(
+    async def find_tool_call_format(
         self, choice: TemplateChoice, model_template: ModelTemplate
     ) -> ToolCallFormat | None:
         """Return how a template writes tool calls, or None if it cannot; raises like `render`."""

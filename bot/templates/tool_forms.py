@@ -122,8 +122,8 @@ def to_template_messages(
     for exchange in exchanges:
         text = exchange.text
         pairs = list(zip(exchange.calls, exchange.results, strict=True))
-        allows_one_call = call_format in {ToolCallFormat.BARE, ToolCallFormat.CHANNEL}
-        call_result_groups = [[pair] for pair in pairs] if allows_one_call else [pairs]
+        allows_only_one_call = call_format in {ToolCallFormat.BARE, ToolCallFormat.CHANNEL}
+        call_result_groups = [[pair] for pair in pairs] if allows_only_one_call else [pairs]
         for group in call_result_groups:
             template_calls, result_messages = [], []
             for index, (call, result) in enumerate(group):

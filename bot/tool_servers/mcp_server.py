@@ -122,7 +122,7 @@ class McpServer(ToolServer):
 
     async def _call(self, name: str, arguments: Mapping[str, object]) -> mcp_types.CallToolResult:
         """Call a tool; retry if the server was restarted. Raises one of `_CONNECTION_ERRORS`."""
-        for can_repeat in (True, False):
+        for may_retry in (True, False):
             await self._ready_event.wait()
             client, tool = self._client, self._tools.get(name)
             if client is None or tool is None:
@@ -134,7 +134,7 @@ class McpServer(ToolServer):
                 if was_sent is None:
                     raise
                 self._mark_disconnected(client)
-                if not can_repeat or (was_sent and not _is_repeatable(tool)):
+                if not may_retry or (was_sent and not _is_repeatable(tool)):
                     raise
             else:
                 self._failure_count = 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bot.embedders.registry import make_embedder
-from bot.embedders.vectors import MAX_TEXT_TOKENS, model_fingerprint, truncate_text
+from bot.embedders.vectors import MAX_TEXT_TOKENS, compute_fingerprint, truncate_text
 from bot.errors import SettingsError
 from bot.settings import EmbeddingSettings
 from tests.backends import tiny_gguf
@@ -57,7 +57,7 @@ def test_fingerprint_depends_on_content_but_not_path(
         path.parent.mkdir()
         path.write_bytes(bytes(3_000_000) + last)
 
-    assert model_fingerprint(here) == model_fingerprint(there) != model_fingerprint(other)
+    assert compute_fingerprint(here) == compute_fingerprint(there) != compute_fingerprint(other)
 
 
 def test_text_is_truncated_to_max_tokens() -> None:

@@ -29,7 +29,7 @@ def find_tool_form(kind: str, name: str) -> ToolCallFormat | None:
 @pytest.mark.parametrize("named", FORMS["registered"])
 async def test_registered_family_has_a_tool_form(renderer: Renderer, named: str) -> None:
     form = find_tool_form("registered", named)
-    found = await renderer.tool_call_format(TemplateChoice(named=named), ModelTemplate())
+    found = await renderer.find_tool_call_format(TemplateChoice(named=named), ModelTemplate())
     assert found is form
     rendered = await renderer.render(
         QUESTION, TemplateChoice(named=named), ModelTemplate(), ToolUse([DICE], [EXCHANGE])

@@ -129,7 +129,7 @@ class LlamaCpp(Backend, ConversationMemory):
             model_template = (
                 loaded_model.tokens.template if loaded_model else await read_model_template(path)
             )
-            return await self._renderer.tool_call_format(template, model_template) is not None
+            return await self._renderer.find_tool_call_format(template, model_template) is not None
         except (SettingsError, TemplateError):  # the request itself will report the error
             return False
 

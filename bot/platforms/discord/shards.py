@@ -20,7 +20,7 @@ from bot.errors import StoreError
 from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
 from bot.platforms.spec import TakeLease
 from bot.ports import Clock
-from bot.telemetry.metrics import IDENTIFIES_LEFT
+from bot.telemetry.metrics import SESSION_STARTS_LEFT
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
@@ -99,7 +99,7 @@ async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
 def export_remaining_identifies(limit: SessionStartLimit, clock: Clock) -> None:
     """Export the number of IDENTIFY requests left as a metric; after a reset, it is the total."""
     reset_time = clock.monotonic() + limit.reset_after / 1000
-    IDENTIFIES_LEFT.labels("discord").set_function(
+    SESSION_STARTS_LEFT.labels("discord").set_function(
         lambda: limit.remaining if clock.monotonic() < reset_time else limit.total
     )
 
