@@ -20,7 +20,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, generate_latest
 
 from bot.errors import PlatformError, SettingsError, StoreError, TroupeError
 from bot.ports import Intake, WebhookReceiver
-from bot.runtime.head_timeout import HeaderTimeout
+from bot.runtime.header_timeout import HeaderTimeout
 from bot.runtime.tasks import cancel_and_wait, wait_or_abandon
 from bot.settings import ConsoleSettings
 

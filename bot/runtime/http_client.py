@@ -146,7 +146,7 @@ class HttpClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _to_connection_failed(error, attempt) from None
         try:
-            await resume_limiter().wait_turn()
+            await resume_limiter().wait_to_resume()
         except BaseException:
             await response.close()
             raise
@@ -248,7 +248,7 @@ class HttpResponse:
                 data = await content.readany()
         except aiohttp.ClientError as error:
             raise _to_connection_failed(error, _RequestAttempt(is_sent=True)) from error
-        await resume_limiter().wait_turn()
+        await resume_limiter().wait_to_resume()
         return data
 
     async def read_all(self, deadline: float, max_bytes: int) -> bytes:

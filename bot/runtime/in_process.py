@@ -25,7 +25,7 @@ class InProcessRateLimits(RateLimits):
         """By limit key and waiter name: urgency, start of the wait, and when the waiter expires."""
         self._calls: dict[tuple[str, float], deque[float]] = {}  # by scope and window seconds
         self._refused_until: dict[str, float] = {}
-        self._learned_until: dict[str, float] = {}
+        self._learned_window_ends: dict[str, float] = {}
 
     @override
     async def take(self, rates: Sequence[Rate], max_wait_seconds: float = 0.0) -> float:
@@ -105,14 +105,14 @@ class InProcessRateLimits(RateLimits):
     async def block_calls(self, scope: str, seconds: float) -> None:
         now = self._clock.monotonic()
         self._refused_until[scope] = max(self._refused_until.get(scope, now), now + seconds)
-        self._learned_until[scope] = now + LEARNED_WINDOW_SECONDS
+        self._learned_window_ends[scope] = now + LEARNED_WINDOW_SECONDS
         self._drop_expired(now)
 
     @override
     async def blocked_calls(self) -> Sequence[BlockedCalls]:
         now = self._clock.monotonic()
         wait_seconds = {scope: end - now for scope, end in self._refused_until.items() if end > now}
-        return longest_refusals(wait_seconds)
+        return to_blocked_calls(wait_seconds)
 
     def _seconds_until_allowed(self, scopes: Sequence[RateLimitScope], now: float) -> float:
         seconds = 0.0
@@ -124,7 +124,7 @@ class InProcessRateLimits(RateLimits):
 
     def _seconds_until_window_allows(self, key: str, window: CallWindow, now: float) -> float:
         """Return the seconds until enough calls have left the sliding window to allow another."""
-        if window.is_learned and self._learned_until.get(key, now) <= now:
+        if window.is_learned and self._learned_window_ends.get(key, now) <= now:
             return 0.0
         calls = self._calls.get((key, window.seconds), ())
         allowed_count = window.count - window.reserved_count
@@ -133,7 +133,7 @@ class InProcessRateLimits(RateLimits):
     def _drop_expired(self, now: float) -> None:
         if len(self._next_arrivals) > _MAX_TRACKED_KEYS:
             self._next_arrivals = {key: at for key, at in self._next_arrivals.items() if at > now}
-        for end_times in (self._refused_until, self._learned_until):
+        for end_times in (self._refused_until, self._learned_window_ends):
             if len(end_times) > _MAX_TRACKED_KEYS:
                 for key in [key for key, at in end_times.items() if at <= now]:
                     del end_times[key]
@@ -143,7 +143,7 @@ class InProcessRateLimits(RateLimits):
                     del self._calls[call_key]
 
 
-def longest_refusals(wait_seconds: Mapping[str, float]) -> Sequence[BlockedCalls]:
+def to_blocked_calls(wait_seconds: Mapping[str, float]) -> Sequence[BlockedCalls]:
     longest_waits = sorted(wait_seconds.items(), key=lambda wait: -wait[1])[:_MAX_LISTED_REFUSALS]
     return [BlockedCalls(scope, seconds) for scope, seconds in longest_waits]
 

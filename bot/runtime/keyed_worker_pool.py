@@ -171,15 +171,15 @@ class KeyedWorkerPool(Generic[Item]):
             next_keys = (key for key in keys if key in self._urgent_keys and key not in self._tasks)
             urgent_keys = list(itertools.islice(next_keys, max(0, limit)))
         other_keys = [key for key in keys if key not in urgent_keys] if urgent_keys else keys
-        return urgent_keys + self._select_unheld_keys(
+        return urgent_keys + self._select_keys_not_on_hold(
             other_keys, min(free_slots, _MAX_CLAIMED_KEYS) - len(urgent_keys)
         )
 
-    def _select_unheld_keys(self, woken_keys: Iterable[str], limit: int) -> list[str]:
+    def _select_keys_not_on_hold(self, woken_keys: Iterable[str], limit: int) -> list[str]:
         """Return up to `limit` woken keys not on hold; move keys on hold to `_held_keys`."""
         if limit <= 0:
             return []
-        unheld_keys: list[str] = []
+        selected_keys: list[str] = []
         hold_seconds_by_key: dict[str, float] = {}
         for key in woken_keys:
             if key in self._tasks:  # the key stays woken until its task ends
@@ -187,15 +187,15 @@ class KeyedWorkerPool(Generic[Item]):
             if (seconds := self.seconds_on_hold(key)) > 0:
                 hold_seconds_by_key[key] = seconds
                 continue
-            unheld_keys.append(key)
-            if len(unheld_keys) == limit:
+            selected_keys.append(key)
+            if len(selected_keys) == limit:
                 break
         for key in hold_seconds_by_key:
             del self._woken_keys[key]
             self._held_keys[key] = None
         if hold_seconds_by_key:
             self._schedule_release(min(hold_seconds_by_key.values()))
-        return unheld_keys
+        return selected_keys
 
     def _schedule_release(self, seconds: float) -> None:
         release_at = self.clock.monotonic() + seconds

@@ -102,7 +102,9 @@ class Refusal:
     """The reason, which is shown in the answer's receipt."""
 
 
-async def prompt_parts(name: str, hook: Callable[..., Any], context: HookContext) -> Sequence[str]:
+async def get_prompt_parts(
+    name: str, hook: Callable[..., Any], context: HookContext
+) -> Sequence[str]:
     """Call a plug-in's hook and return the texts to add to a prompt; raises `PluginFailed`."""
 
     async def run() -> list[str]:

@@ -46,7 +46,7 @@ class SupervisedProcess:
     check_ready: Callable[[], Awaitable[bool]]
     """Returns whether the child answers requests."""
     log_file: Path
-    start_seconds: float
+    start_timeout_seconds: float
 
     def __post_init__(self) -> None:
         self.restart_count = 0
@@ -82,7 +82,7 @@ class SupervisedProcess:
         except OSError as error:  # no such program, no disk space for the log, no free process
             raise ChildFailed(f"{self.name} cannot be started: {error}") from None
         try:
-            async with asyncio.timeout(self.start_seconds):
+            async with asyncio.timeout(self.start_timeout_seconds):
                 while not await self.check_ready():
                     if self._process.returncode is not None:
                         raise ChildFailed(f"{self.name} exited on startup: {self._log_tail()}")
@@ -90,7 +90,8 @@ class SupervisedProcess:
         except TimeoutError:
             await self.stop()
             raise ChildFailed(
-                f"{self.name} did not answer within {self.start_seconds:.0f} s: {self._log_tail()}"
+                f"{self.name} did not answer within {self.start_timeout_seconds:.0f} s:"
+                f" {self._log_tail()}"
             ) from None
         self._ready_event.set()
 
@@ -149,10 +150,10 @@ async def run_supervised(
     *,
     check_ready: Callable[[], Awaitable[bool]],
     log_file: Path,
-    start_seconds: float = 30,
+    start_timeout_seconds: float = 30,
 ) -> AsyncIterator[SupervisedProcess]:
     """Run a child process during the block; raises `ChildFailed` if it does not start."""
-    child = SupervisedProcess(name, command, check_ready, log_file, start_seconds)
+    child = SupervisedProcess(name, command, check_ready, log_file, start_timeout_seconds)
     try:
         await child.start()
         supervisor = asyncio.create_task(child.restart_on_exit(), name=f"supervise {name}")

@@ -100,7 +100,7 @@ class StopFlag:
         """Reset the flag before generating the answer that replaces a superseded one."""
         self.is_requested = self.is_superseded = self._is_cancelled = False
 
-    def resume_until_text(self, last_seen_part: int) -> None:
+    def resume_until_filled(self, last_seen_part: int) -> None:
         """Resume a stopped answer just long enough to fill the messages readers already saw.
 
         An earlier process sent these messages, up to `last_seen_part`. If the answer stayed
@@ -114,7 +114,7 @@ class StopFlag:
         self._current_part, self._part_char_count = part_number, 0
 
     def count_text(self, text: str) -> None:
-        """Count new characters; after `resume_until_text`, stop the answer once it has enough."""
+        """Count new characters; after `resume_until_filled`, stop the answer once it has enough."""
         self._part_char_count += len(text)
         if self._last_seen_part is None or self._current_part < self._last_seen_part:
             return
@@ -163,7 +163,7 @@ class ResumeLimiter:
         else:
             self._waiting_callbacks.append(callback)
 
-    async def wait_turn(self) -> None:
+    async def wait_to_resume(self) -> None:
         """Wait for a later pass if the limit of this pass is reached; else return immediately."""
         if self._resumed_count < _MAX_RESUMED_PER_PASS:
             self._count_resumed_task()

@@ -19,7 +19,7 @@ from bot.runtime.http_client import ConnectionFailed, HttpClient
 from bot.runtime.operating_system import HAS_UNIX_SOCKETS
 from bot.runtime.subprocesses import SupervisedProcess, create_socket_folder, run_supervised
 
-_START_SECONDS = 120.0  # for a large model file on a slow disk
+_START_TIMEOUT_SECONDS = 120.0  # for a large model file on a slow disk
 _SOCKET_NAME = "engine.sock"
 _CONNECT_SECONDS = 30.0  # a busy machine may pause everything for seconds
 _PROBE_TIMEOUT_SECONDS = 1.0
@@ -73,7 +73,7 @@ async def run_unix_server(
                 [sys.executable, "-m", module, json.dumps(server_options, default=str)],
                 check_ready=lambda: _is_healthy(client),
                 log_file=log_file,
-                start_seconds=_START_SECONDS,
+                start_timeout_seconds=_START_TIMEOUT_SECONDS,
             )
         )
         try:

@@ -22,7 +22,7 @@ from typing_extensions import override
 from bot.chat.operation import BlockedCalls
 from bot.chat.rate import Rate, RateLimitScope, WaitingProcess
 from bot.ports import Clock, RateLimits
-from bot.runtime.in_process import LEARNED_WINDOW_SECONDS, InProcessRateLimits, longest_refusals
+from bot.runtime.in_process import LEARNED_WINDOW_SECONDS, InProcessRateLimits, to_blocked_calls
 from bot.storage.redis_client import open_client
 from bot.storage.statements import read_sections
 
@@ -162,7 +162,7 @@ class RedisRateLimits(RateLimits):
             return seconds_by_scope
 
         waits = await self._ask_server(find_refusals)
-        return await self._own_limits.blocked_calls() if waits is None else longest_refusals(waits)
+        return await self._own_limits.blocked_calls() if waits is None else to_blocked_calls(waits)
 
     def _refusal_keys(self, scope: str) -> list[str]:
         return [f"{self._prefix}refused:{scope}", f"{self._prefix}learned:{scope}"]

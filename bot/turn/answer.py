@@ -216,7 +216,7 @@ class AnswerPipeline:
         own_part_numbers = {one for one in message_part_numbers if one >= context.first_part_number}
         shown_part_numbers = own_part_numbers.difference(context.started_part_numbers)
         if shown_part_numbers:
-            stop_flag.resume_until_text(max(shown_part_numbers))
+            stop_flag.resume_until_filled(max(shown_part_numbers))
             await self._generate_answers(speakers, context, stop_flag)
 
     def _refusal_result(

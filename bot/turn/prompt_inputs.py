@@ -359,7 +359,7 @@ async def _add_plugin_parts(draft: Draft, preset: Preset, message: IncomingMessa
     failures: list[DroppedItem] = []
     for name, hook in plugins.HOOKS["prompt_parts"].items():
         try:
-            texts = await plugins.prompt_parts(name, hook, hook_context)
+            texts = await plugins.get_prompt_parts(name, hook, hook_context)
         except PluginFailed as error:
             failures.append(DroppedItem("plugin", name, str(error)))
         else:

@@ -168,7 +168,7 @@ class ConversationWorker:
             return await self._process_group(group)
         record_attempt = partial(self._conversations.record_attempt, group.claim, message)
         async with self._gate.wait_until_admitted(message, record_attempt):
-            await self._resume_limiter.wait_turn()
+            await self._resume_limiter.wait_to_resume()
             return await self._process_group(group)
 
     async def _process_group(self, group: MessageGroup) -> InboxMessage | None:

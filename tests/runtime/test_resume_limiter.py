@@ -55,20 +55,20 @@ def in_seconds(seconds: float) -> float:
 
 
 async def test_a_hundred_waiters_resume_in_order_a_few_per_pass() -> None:
-    async with count_passes([resume_limiter().wait_turn() for _ in range(100)]) as passes:
+    async with count_passes([resume_limiter().wait_to_resume() for _ in range(100)]) as passes:
         pass
     assert passes.order == list(range(100))
     assert max(passes.ended) <= IN_ONE_PASS
 
 
 async def test_a_few_waiters_resume_at_once() -> None:
-    task = asyncio.create_task(resume_limiter().wait_turn())
+    task = asyncio.create_task(resume_limiter().wait_to_resume())
     await asyncio.sleep(0)
     assert task.done()
 
 
 async def test_cancelled_waiter_does_not_delay_other_waiters() -> None:
-    tasks = [asyncio.create_task(resume_limiter().wait_turn()) for _ in range(100)]
+    tasks = [asyncio.create_task(resume_limiter().wait_to_resume()) for _ in range(100)]
     await asyncio.sleep(0)
     for task in tasks[:50]:
         task.cancel()

@@ -127,7 +127,7 @@ async def test_process_that_is_not_ready_in_time_is_stopped(
     seconds = 30 if command is EXITS else 1
     with pytest.raises(ChildFailed, match=f"{told}|it printed nothing"):
         async with run_supervised(
-            "engine", command, check_ready=never_ready, log_file=log, start_seconds=seconds
+            "engine", command, check_ready=never_ready, log_file=log, start_timeout_seconds=seconds
         ):
             pytest.fail("it started")
 
