@@ -104,7 +104,7 @@ class AnswerCheck:
             self._text += text
             if self.words is not None and self.words.occur_in(self._text, begin, is_complete=False):
                 self._refuse_answer(_BANNED_WORDS_NOTE, "words")
-            self._show_passed_text()
+            self._show_approved_text()
 
         def replace_checked_text(text: str) -> None:
             self._text = text
@@ -124,7 +124,7 @@ class AnswerCheck:
                 [self._text[max(0, self._moderated_end - _OVERLAP_CHARS) : end]]
             )
             self._moderated_end = moderated_end
-            self._show_passed_text()
+            self._show_approved_text()
 
     @property
     def notes(self) -> str:
@@ -166,7 +166,7 @@ class AnswerCheck:
     def _held_back_chars(self) -> int:
         return self.words.max_match_chars + 1 if self.words is not None else 0
 
-    def _show_passed_text(self) -> None:
+    def _show_approved_text(self) -> None:
         end = len(self._text) - self._held_back_chars
         if self._is_moderated:
             end = min(end, self._moderated_end)

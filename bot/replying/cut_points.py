@@ -31,7 +31,7 @@ class Fence:
     """The prefix that keeps a line in the same quote and list item."""
 
     @property
-    def closer(self) -> str:
+    def closing_line(self) -> str:
         return self.prefix + self.chars
 
 
@@ -99,7 +99,7 @@ def close_open_markdown(text: str) -> str:
     """Close the code block, marks, or link that a piece of Markdown leaves open."""
     fence = _find_open_fence(text)
     if fence is not None:
-        return f"{text}\n{fence.closer}"
+        return f"{text}\n{fence.closing_line}"
     link_match = _UNFINISHED_LINK.search(text)
     if link_match is not None:
         text = text[: link_match.start()] + link_match["label"]
@@ -198,7 +198,7 @@ class CutWindow:
         self._scan_fence_lines()
         self.is_full = self._overflow_end is not None
         """Whether the text is too long for one message."""
-        self.stop = self._window_end
+        self.end = self._window_end
         """The position after the first character that does not fit."""
         middle = bisect_left(
             self.unit_offsets, (self.unit_offsets[self.start] + self.max_offset) // 2
@@ -308,7 +308,7 @@ class CutWindow:
         )
 
     def _splits_grapheme(self, position: int) -> bool:
-        if not self.start < position < self.stop:
+        if not self.start < position < self.end:
             return False
         adjacent_chars = self.text[position - 1 : position + 1]
         if adjacent_chars.isascii():
@@ -319,11 +319,11 @@ class CutWindow:
 
     @cached_property
     def _grapheme_starts(self) -> Set[int]:
-        return grapheme_starts(self.text, self.start, self.stop)
+        return grapheme_starts(self.text, self.start, self.end)
 
     def looks_like_fence(self, position: int) -> bool:
         """Return whether a line starting at this position would look like a fence."""
-        line_start = self.text[position : min(position + 3, self.stop)]
+        line_start = self.text[position : min(position + 3, self.end)]
         return line_start in {"```", "~~~"}
 
     def splits_fence(self, position: int) -> bool:
@@ -337,12 +337,12 @@ _WORD_BREAK, _SENTENCE_BREAK = 0, 1  # ranks of breaks within a line
 
 def count_closing_units(fence: Fence | None) -> int:
     """Return the units needed to close a code block, including the line break."""
-    return 1 + len(fence.closer) if fence else 0
+    return 1 + len(fence.closing_line) if fence else 0
 
 
 def choose_cut_point(window: CutWindow) -> tuple[int, int]:
     """Return the best cut: the end of the message, and the start of the next one."""
-    gaps = [gap.span() for gap in _WHITESPACE.finditer(window.text, window.min_cut, window.stop)]
+    gaps = [gap.span() for gap in _WHITESPACE.finditer(window.text, window.min_cut, window.end)]
     word_gaps = []
     last_line_break: tuple[int, int] | None = None
     for end, next_start in reversed(gaps):
@@ -367,7 +367,7 @@ def _is_between_paragraphs(window: CutWindow, end: int, next_start: int) -> bool
 
 
 def _choose_cut_within_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    matches = _UNBREAKABLE_TEXT.finditer(window.text, window.start, window.stop)
+    matches = _UNBREAKABLE_TEXT.finditer(window.text, window.start, window.end)
     no_break_spans = [one.span() for one in matches if one.end() > window.min_cut]
     best_break = _find_last_break(window, gaps, no_break_spans)
     for pattern, rank in ((_CJK_SENTENCE_END, _SENTENCE_BREAK), (_CJK_WORD_END, _WORD_BREAK)):
@@ -410,10 +410,10 @@ def _find_last_match(
 ) -> int | None:
     """Return the end of the last match outside code where a cut is allowed, or None."""
     last_match_end = None
-    for match in pattern.finditer(window.text, window.min_cut, window.stop):
+    for match in pattern.finditer(window.text, window.min_cut, window.end):
         position = match.end()
         if (
-            position == window.stop
+            position == window.end
             or window.fence_at(position)
             or _is_unbreakable_at(no_break_spans, position)
         ):
@@ -426,7 +426,7 @@ def _cut_anywhere(window: CutWindow, no_break_spans: Sequence[tuple[int, int]]) 
     """Return a cut between any characters or, as a last resort, within a character."""
     positions = [
         position
-        for position in range(window.stop - 1, window.min_cut, -1)
+        for position in range(window.end - 1, window.min_cut, -1)
         if window.unit_offsets[position] + count_closing_units(window.fence_at(position))
         <= window.max_offset
     ]

@@ -84,15 +84,15 @@ class RepeatedStartFilter:
     to the model, which may therefore generate it again.
     """
 
-    def __init__(self, beginning: str) -> None:
-        self._prefix = beginning.rstrip()
-        self._trailing_whitespace = beginning[len(self._prefix) :]
+    def __init__(self, text_to_continue: str) -> None:
+        self._prefix = text_to_continue.rstrip()
+        self._trailing_whitespace = text_to_continue[len(self._prefix) :]
         self._held_text = ""
-        self._is_at_cut = True
+        self._is_comparing = True
 
     def feed(self, text: str) -> str:
         """Add a chunk, and return the text that was not shown before."""
-        if not self._is_at_cut:
+        if not self._is_comparing:
             return text
         self._held_text += text
         if len(self._held_text) < len(self._prefix) and self._prefix.startswith(self._held_text):
@@ -100,13 +100,13 @@ class RepeatedStartFilter:
         new_text = self._held_text.removeprefix(self._prefix)
         if not new_text.strip() and self._trailing_whitespace.startswith(new_text):
             return ""
-        self._is_at_cut = False
+        self._is_comparing = False
         pairs = zip(new_text, self._trailing_whitespace, strict=False)
         return new_text[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :]
 
     def finish(self) -> str:
         """Return the rest of the text that was held back."""
-        is_repeated = not self._is_at_cut or self._held_text.startswith(self._prefix)
+        is_repeated = not self._is_comparing or self._held_text.startswith(self._prefix)
         return "" if is_repeated else self._held_text
 
 

@@ -280,13 +280,13 @@ class _AnswerBuilder:
     check: AnswerCheck | None = None
 
     def __post_init__(self) -> None:
-        self._visible_tokens = 0
+        self._visible_token_count = 0
         self._reset_filters()
-        self._thought_detector = RepetitionDetector()
+        self._thought_loop_detector = RepetitionDetector()
         self._chunks: list[str] = []
         self._raw_chunks: list[str] = []
         self._text_to_continue = ""
-        self._start_filter: RepeatedStartFilter | None = None
+        self._repeat_filter: RepeatedStartFilter | None = None
         self._reasoning_chunks: list[str] = []
         self.finish = Finish(FinishReason.STOP)
         """The event that ended the newest request, with its tool calls."""
@@ -302,9 +302,9 @@ class _AnswerBuilder:
 
     def begin_next_request(self) -> str:
         """Start the next request, and return the text of the previous request."""
-        if self._start_filter is not None:
-            self._feed(self._start_filter.finish())
-            self._start_filter = None
+        if self._repeat_filter is not None:
+            self._feed(self._repeat_filter.finish())
+            self._repeat_filter = None
         request_text = self.unfiltered_text[self._request_start :]
         self._usages.append(self.finish.usage)
         self.finish = Finish(FinishReason.STOP)
@@ -332,7 +332,7 @@ class _AnswerBuilder:
                 self._add_text(text.replace("\0", ""))  # PostgreSQL cannot store NUL
             case ReasoningDelta(text):
                 self._reasoning_chunks.append(text.replace("\0", ""))
-                self._thought_detector.feed(text)
+                self._thought_loop_detector.feed(text)
             case Retraction():
                 self._move_text_to_reasoning()
             case Finish():
@@ -368,28 +368,28 @@ class _AnswerBuilder:
         self._echo_filter = EchoFilter(self.prompt.answers_as, self.prompt.speakers)
         self._output_filter = OutputFilter(self.prompt.filtered)
         self._token_filter = TokenFilter()
-        self._text_detector = RepetitionDetector()
+        self._text_loop_detector = RepetitionDetector()
 
     def _move_text_to_reasoning(self) -> None:
         self._reasoning_chunks += self._chunks[self._first_chunk_index :]
         del self._chunks[self._first_chunk_index :]
         self._raw_chunks = [self.unfiltered_text[: self._request_start]]
-        self._visible_tokens = 0
+        self._visible_token_count = 0
         self._reset_filters()
         self.replace_shown_text("".join(self._chunks))
 
     def begin_continuation(self) -> None:
         """Treat the next text as a continuation of the text so far."""
         self._text_to_continue = self.unfiltered_text
-        self._start_filter = RepeatedStartFilter(self._text_to_continue)
+        self._repeat_filter = RepeatedStartFilter(self._text_to_continue)
 
     def build(self, *, was_interrupted: bool, was_cancelled: bool) -> GeneratedAnswer:
-        if self._start_filter is not None and not was_interrupted:
-            self._feed(self._start_filter.finish())
+        if self._repeat_filter is not None and not was_interrupted:
+            self._feed(self._repeat_filter.finish())
         held_back_text = self._output_filter.feed(self._echo_filter.finish())
         self._show(self._token_filter.feed(held_back_text + self._output_filter.finish()))
         self._show(self._token_filter.finish())
-        text = self._text_detector.remove_repetition("".join(self._chunks)).strip()
+        text = self._text_loop_detector.remove_repetition("".join(self._chunks)).strip()
         reason = None if was_interrupted else self.finish.reason
         if self._is_too_long:
             reason = FinishReason.LENGTH
@@ -408,16 +408,16 @@ class _AnswerBuilder:
 
     @property
     def _is_repeating(self) -> bool:
-        return self._text_detector.has_repetition or self._thought_detector.has_repetition
+        return self._text_loop_detector.has_repetition or self._thought_loop_detector.has_repetition
 
     @property
     def _is_too_long(self) -> bool:
-        return self.limit is not None and self._visible_tokens >= self.limit.tokens
+        return self.limit is not None and self._visible_token_count >= self.limit.tokens
 
     def _add_text(self, text: str) -> None:
         if self.limit is not None:
-            self._visible_tokens += sum(self.limit.count([text]))
-        self._feed(text if self._start_filter is None else self._start_filter.feed(text))
+            self._visible_token_count += sum(self.limit.count([text]))
+        self._feed(text if self._repeat_filter is None else self._repeat_filter.feed(text))
 
     def _feed(self, text: str) -> None:
         self._raw_chunks.append(text)
@@ -426,6 +426,6 @@ class _AnswerBuilder:
 
     def _show(self, text: str) -> None:
         self._chunks.append(text)
-        self._text_detector.feed(text)
+        self._text_loop_detector.feed(text)
         for show in self.show_callbacks:
             show(text)

@@ -63,8 +63,8 @@ def find_open_table_header(text: str, previous_header: str) -> str:
 def continues_with_table_row(text: str, end: int, position: int) -> bool:
     """Return whether the message after a cut from `end` to `position` starts with a table row."""
     text_between = text[end:position]
-    is_new_line = "\n" in text_between and not _BLANK_LINE.search(text_between)
-    return is_new_line and _TABLE_ROW.match(text, position) is not None
+    is_line_break = "\n" in text_between and not _BLANK_LINE.search(text_between)
+    return is_line_break and _TABLE_ROW.match(text, position) is not None
 
 
 _MARK = re.compile(r"`+|\*\*|\*|__|~~|\|\|")
@@ -82,14 +82,14 @@ class PartSpan:
 
     start: int
     end: int
-    opener: str
+    opening_text: str
     """Text that reopens the code block that the previous message closed."""
-    closer: str
+    closing_text: str
     """Text that closes the code block that the next message reopens."""
 
     def extract(self, text: str) -> str:
-        """Return the text of the message: the opener, this span of `text`, and the closer."""
-        return self.opener + text[self.start : self.end] + self.closer
+        """Return the text of the message: this span of `text` between the two texts."""
+        return self.opening_text + text[self.start : self.end] + self.closing_text
 
 
 def split(text: str, limits: Limits) -> list[str]:
@@ -132,12 +132,12 @@ def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
         start = _find_content_start(text, position, fence)
         if start == len(text):
             return
-        opener = reopened_marks if fence is None else ""
+        opening_text = reopened_marks if fence is None else ""
         if fence is not None and limits.closes_code_blocks:
-            opener = f"{fence.prefix}{fence.opener}\n"
+            opening_text = f"{fence.prefix}{fence.opener}\n"
             if ">" in fence.prefix:
-                opener += find_quote_prefix(text, start)
-        max_units = limits.max_units - limits.measure(opener)
+                opening_text += find_quote_prefix(text, start)
+        max_units = limits.max_units - limits.measure(opening_text)
         window = _find_cut_window(text, offsets, position, start, fence, limits, max_units)
         end, position = choose_cut_point(window) if window.is_full else (len(text), len(text))
         fence = window.fence_at(position)
@@ -152,10 +152,10 @@ def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
             if table_header and is_header_short and continues_with_table_row(text, end, position):
                 open_marks, reopened_marks = "", table_header
         if is_visible(content):
-            closer = "".join(reversed(_MARK.findall(open_marks)))
+            closing_text = "".join(reversed(_MARK.findall(open_marks)))
             if fence is not None and limits.closes_code_blocks:
-                closer = f"\n{fence.closer}"
-            yield PartSpan(start, start + len(content), opener, closer)
+                closing_text = f"\n{fence.closing_line}"
+            yield PartSpan(start, start + len(content), opening_text, closing_text)
 
 
 def _find_cut_window(
@@ -169,7 +169,7 @@ def _find_cut_window(
 ) -> CutWindow:
     """Return the `CutWindow` of the next message, with space for closing marks if necessary."""
     window = CutWindow(text, offsets, position, start, fence, max_units, limits.max_units // 4)
-    first_mark = window.is_full and _MARK.search(text, start, window.stop)
+    first_mark = window.is_full and _MARK.search(text, start, window.end)
     if not first_mark or not _reopens_marks(limits):
         return window
     return replace(window, max_units=max_units - _MAX_MARK_UNITS)

@@ -79,13 +79,13 @@ def test_parts_stay_within_the_limits_of_real_platforms(
 
 @given(texts, small)
 def test_only_whitespace_and_replaced_fences_are_lost(text: str, limits: Limits) -> None:
-    position, closer = 0, ""
+    position, closing_text = 0, ""
     for piece in find_part_spans(text, limits):
         lost = legible(text[position : piece.start])
-        assert lost == "" or (closer and set(lost) == {closer.strip()[0]})
-        position, closer = piece.end, piece.closer
+        assert lost == "" or (closing_text and set(lost) == {closing_text.strip()[0]})
+        position, closing_text = piece.end, piece.closing_text
     lost = legible(text[position:])
-    assert lost == "" or (closer and set(lost) == {closer.strip()[0]})
+    assert lost == "" or (closing_text and set(lost) == {closing_text.strip()[0]})
 
 
 @given(st.lists(st.sampled_from(["ab", " ", "\n", ". ", "。", "好", "é"]), max_size=200), small)
