@@ -68,7 +68,7 @@ from bot.telemetry.logs import log_only_warnings
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import make_tool_servers
 
-ReportLine = Callable[[str], None]
+LineReporter = Callable[[str], None]
 
 _CHECK_TIMEOUT_SECONDS = 5.0
 """The time limit for checks that take less than a second unless something is wrong."""
@@ -115,7 +115,7 @@ def check(
 
 
 async def check_everything(
-    settings: Settings, report_line: ReportLine, *, asks_models: bool = False
+    settings: Settings, report_line: LineReporter, *, asks_models: bool = False
 ) -> bool:
     """Run all checks concurrently and report a line for each; return whether all succeeded."""
     problem_lines = [*plugins.problems.values(), *describe_unknown_variables()]
@@ -202,8 +202,10 @@ def _list_models_by_provider(
 ) -> Mapping[str, Sequence[str]]:
     """Return the models that presets use, by provider; without presets, the configured models."""
     if not presets:
-        builtin_ids = {name for spec in backend_specs() for name in spec.providers_without_settings}
-        return {name: ["default"] for name in settings.providers if name not in builtin_ids}
+        builtin_names = {
+            name for spec in backend_specs() for name in spec.providers_without_settings
+        }
+        return {name: ["default"] for name in settings.providers if name not in builtin_names}
     models_by_provider: dict[str, list[str]] = {}
     for name, model in (pair for each in presets.values() for pair in list_used_models(each)):
         if name in settings.providers and model not in models_by_provider.setdefault(name, []):
@@ -257,8 +259,8 @@ async def _describe_access(settings: Settings) -> str:
 async def _test_signals(settings: Settings) -> str:
     if settings.redis_url is None:
         return "only within this process; set TROUPE_REDIS_URL if several processes share the work"
-    signals = import_extra("bot.storage.redis_signals", "TROUPE_REDIS_URL")
-    await signals.check_redis(settings.redis_url.get_secret_value())
+    redis_signals = import_extra("bot.storage.redis_signals", "TROUPE_REDIS_URL")
+    await redis_signals.check_redis(settings.redis_url.get_secret_value())
     return "Redis answers"
 
 

@@ -139,8 +139,8 @@ def _write_env_file(changes: Mapping[str, str | None], env_file: Path, *, yes: b
     if not variables:
         print_line("Nothing was chosen, so nothing was written. To chat here, run `troupe chat`.")
         return
-    change_texts = (key if value is not None else f"no {key}" for key, value in variables.items())
-    print_line(f"Changes to {env_file}: {', '.join(change_texts)}")
+    change_list = (key if value is not None else f"no {key}" for key, value in variables.items())
+    print_line(f"Changes to {env_file}: {', '.join(change_list)}")
     if not yes and not confirm("Write the file?", default=True):
         print_line("Nothing was written.")
         return
