@@ -50,5 +50,5 @@ class FoundAnswers:
     """A page of answers, newest first."""
 
     answers: Sequence[StoredAnswer]
-    next_page_before: int | None
+    next_page_cursor: int | None
     """The value of `AnswerSearch.before` for the next page; None: this is the last page."""

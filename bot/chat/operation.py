@@ -250,5 +250,5 @@ class DatabaseRestore:
     """When the lost database was last used to answer people, in Unix seconds."""
     forgotten_ids: frozenset[tuple[str, str]] = frozenset()
     """Pairs of a conversation and the platform's id of a message that was forgotten in it."""
-    forgotten_until_by_conversation: Mapping[str, float] = field(default_factory=dict)
+    deletion_times_by_conversation: Mapping[str, float] = field(default_factory=dict)
     """The Unix time up to which all messages were forgotten, by conversation key."""

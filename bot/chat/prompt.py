@@ -85,7 +85,7 @@ OUTPUT_LIMIT_PARAMETERS = (
 )
 
 
-def lowest_output_limit(max_tokens: int | None, parameters: Mapping[str, object]) -> int | None:
+def find_output_limit(max_tokens: int | None, parameters: Mapping[str, object]) -> int | None:
     """Return the lowest output token limit above 0, or None if there is no limit."""
     limits = (max_tokens, *map(parameters.get, OUTPUT_LIMIT_PARAMETERS))
     return min([each for each in limits if isinstance(each, int) and each > 0], default=None)
@@ -184,7 +184,7 @@ class Prompt:
     @property
     def output_limit(self) -> int | None:
         """The lowest of the output token limits that the preset sets, whatever they are called."""
-        return lowest_output_limit(self.max_output_tokens, self.parameters)
+        return find_output_limit(self.max_output_tokens, self.parameters)
 
 
 @value_class

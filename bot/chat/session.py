@@ -149,7 +149,7 @@ class InboxMessage:
         """Return the permanent name of a part of the answer."""
         return f"{self.turn_name}/{number}"
 
-    def reused_part_name(self, replaced_names: Sequence[str], number: int) -> str:
+    def choose_part_name(self, replaced_names: Sequence[str], number: int) -> str:
         """Return the name of a part: that of the earlier message it replaces, or else a new one."""
         names = [name for name in replaced_names if int(name.rpartition("/")[2]) < FIRST_FILE_PART]
         return names[number] if number < len(names) else self.part_name(number)
@@ -460,7 +460,7 @@ class AttachedText:
     name: str
     """The file name as shown to the model; may be empty."""
     text: str
-    is_cut: bool
+    is_truncated: bool
 
 
 @value_class

@@ -240,7 +240,7 @@ class AnswerPages(RouteGroup):
         """Search answers, newest first; pass `next_before` as `before` for the next page."""
         result = await self.answers.search(query.to_search(), _ANSWERS_PER_PAGE)
         rows = [to_answer_row(one, self.prompts.mask) for one in result.answers]
-        return {"answers": rows, "next_before": result.next_page_before}
+        return {"answers": rows, "next_before": result.next_page_cursor}
 
     @route("GET /answers", ApiScope.READ, template="answers.html")
     async def list_page(self, request: ConsoleRequest, query: AnswerListQuery) -> Page | Values:

@@ -62,7 +62,7 @@ class AnswerLog(Store):
         """Return up to `limit` matching answers, newest first.
 
         If a filter needs receipts' contents, only a few thousand receipts are searched, so some
-        answers may be missing. In the default order, the result's `next_page_before` says where to
+        answers may be missing. In the default order, the result's `next_page_cursor` says where to
         continue.
         """
         hits: list[StoredAnswer] = []

@@ -262,7 +262,7 @@ class CommandRunner:
         outgoing_parts = replies.final_parts(
             incoming.address, name_line + request.argument, 0, face
         )
-        part_names = tuple(message.reused_part_name(parts, one.number) for one in outgoing_parts)
+        part_names = tuple(message.choose_part_name(parts, one.number) for one in outgoing_parts)
         version = replace(answer.turn, text=request.argument, at=incoming.at, part_names=part_names)
         if answer == exchange.answers[-1] and active.first.preset.buttons:
             version_count = len(exchange.versions[-1]) + 1

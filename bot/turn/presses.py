@@ -244,7 +244,7 @@ class PressHandler:
         active: ActiveCharacters,
     ) -> TurnResult:
         address, replies = press.address, self.services.replies
-        name_part = partial(group.message.reused_part_name, exchange.parts)
+        name_part = partial(group.message.choose_part_name, exchange.parts)
         versions: dict[int, Turn] = {}
         restored_turn_ids: list[int] = []
         parts: list[OutgoingPart] = []

@@ -193,7 +193,7 @@ class TurnContext:
         )
 
     def part_name(self, part_number: int) -> str:
-        return self.message.reused_part_name(self.replaced_part_names, part_number)
+        return self.message.choose_part_name(self.replaced_part_names, part_number)
 
 
 @value_class

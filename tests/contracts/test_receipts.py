@@ -95,7 +95,7 @@ async def test_pages_of_answers_follow_each_other_without_a_gap(store: Store) ->
         while True:
             page = await log.search(replace(asked, before=before), 2)
             numbers += [one.number for one in page.answers]
-            before = page.next_page_before
+            before = page.next_page_cursor
             if before is None:
                 break
         assert numbers == expected

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from bot.chat.prompt import BUILTIN_TOOL_NAMES, OUTPUT_LIMIT_PARAMETERS, Role, lowest_output_limit
+from bot.chat.prompt import BUILTIN_TOOL_NAMES, OUTPUT_LIMIT_PARAMETERS, Role, find_output_limit
 from bot.chat.session import display_name
 from bot.errors import PresetError, TemplateError
 from bot.prompting.lorebook.entries import Lorebook, is_regex
@@ -383,7 +383,7 @@ class Preset(StrictModel):
     @property
     def output_limit(self) -> int | None:
         """The lowest of all limits on output tokens, or None."""
-        return lowest_output_limit(self.max_output_tokens, self.parameters)
+        return find_output_limit(self.max_output_tokens, self.parameters)
 
     @property
     def without_output_limit(self) -> "Preset":

@@ -141,7 +141,7 @@ class RestoreFilter:
             return True  # a command must not run twice
         channel, key = message.address.channel, message.address.conversation
         forgotten_until = max(
-            restore.forgotten_until_by_conversation.get(one, 0.0) for one in (key, channel)
+            restore.deletion_times_by_conversation.get(one, 0.0) for one in (key, channel)
         )
         return sent_at <= forgotten_until or self._is_forgotten(channel, message.message_id)
 
