@@ -123,7 +123,7 @@ class CharacterHandlers:
         await self.admins.require_admin(incoming, _CHOOSE_CHARACTERS_ACTION)
         name = await self.find_full_character_name(request.argument, owner, "/character use")
         preset = await self._load_for_chat(request, name)
-        await self.resolver.set_active(request.scope, [preset], **request.audit_arguments)
+        await self.resolver.set_active_presets(request.scope, [preset], **request.audit_arguments)
         text = translatable("{name} answers here from now on.", name=preset.display_name)
         return await Greetings(self.resolver).begin_session(text, preset, incoming)
 
@@ -174,7 +174,7 @@ class CharacterHandlers:
         await self._require_character_permission(request.incoming)
         owner = find_character_owner(request.incoming)
         name = await self.find_full_character_name(request.argument, owner, "/character remove")
-        await self.resolver.characters.announce(name, "", "", **request.audit_arguments)
+        await self.resolver.characters.update_setting(name, "", "", **request.audit_arguments)
         await self.versions.delete(name)
         text = translatable("{name} was deleted.", name=display_name(name))
         return CommandResult(text, changes_channel=True)
@@ -333,7 +333,9 @@ class CharacterHandlers:
         await self.versions.save([PresetVersion(name, content, 1, owner)])
         summary = " ".join(preset.description[:_MAX_SUMMARY_CHARS].split())
         summary += f"\t{preset.avatar or ''}"
-        await self.resolver.characters.announce(name, content, summary, **request.audit_arguments)
+        await self.resolver.characters.update_setting(
+            name, content, summary, **request.audit_arguments
+        )
 
 
 def _announce_character(preset: Preset) -> CommandResult:

@@ -379,7 +379,7 @@ class MemoryHandlers:
             reply_lines.append(translatable("{name} is ready.", name=preset.display_name))
             if message.is_private:
                 resolver, person = self.characters.resolver, message.author.id
-                await resolver.set_active(request.scope, [preset], person)
+                await resolver.set_active_presets(request.scope, [preset], person)
                 request = replace(request, active=await resolver.resolve(message.scopes))
             character_memories = [replace(one, witnesses=(preset.name,)) for one in file.memories]
             file = replace(file, memories=tuple(character_memories))

@@ -42,7 +42,7 @@ class PresetHandlers:
     )
     async def _use_preset(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "use")
-        await self.resolver.set_active(request.scope, [preset], **request.audit_arguments)
+        await self.resolver.set_active_presets(request.scope, [preset], **request.audit_arguments)
         text = translatable("{name} answers here from now on.", name=preset.display_name)
         return await self.greetings.begin_session(text, preset, request.incoming)
 
@@ -52,7 +52,7 @@ class PresetHandlers:
     async def _add_preset(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "add")
         presets = request.active.presets_with(preset)
-        await self.resolver.set_active(request.scope, presets, **request.audit_arguments)
+        await self.resolver.set_active_presets(request.scope, presets, **request.audit_arguments)
         text = translatable(
             "{name} was added. Active here: {names}.",
             name=preset.display_name,
@@ -67,7 +67,7 @@ class PresetHandlers:
     async def _remove_preset(self, request: CommandRequest) -> CommandResult:
         preset = await self._find_allowed_preset(request, "remove")
         presets = request.active.presets_without(preset)
-        await self.resolver.set_active(request.scope, presets, **request.audit_arguments)
+        await self.resolver.set_active_presets(request.scope, presets, **request.audit_arguments)
         text = translatable(
             "{name} was removed. Active here: {names}.",
             name=preset.display_name,
@@ -80,7 +80,7 @@ class PresetHandlers:
     )
     async def _reset_presets(self, request: CommandRequest) -> CommandResult:
         await self.admins.require_admin(request.incoming, _CHANGE_PRESETS_ACTION)
-        await self.resolver.set_active(request.scope, (), **request.audit_arguments)
+        await self.resolver.set_active_presets(request.scope, (), **request.audit_arguments)
         active_preset = (await self.resolver.resolve(request.incoming.scopes)).first
         text = translatable(
             "Back to {name} ({origin}).",

@@ -251,7 +251,7 @@ class PrivacyNotice:
     async def describe(self, scopes: Sequence[str], source: str) -> Text:
         """Return what /privacy says in a channel."""
         active, history_days = await self.resolver.resolve(scopes), self.history_days
-        reads_everything = active.any_reads_all_messages and await self.resolver.may_observe(scopes)
+        reads_everything = active.reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
         local_provider_template = marked("{provider} (on the machine of this bot)")
         names = [

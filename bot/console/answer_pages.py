@@ -246,7 +246,7 @@ class AnswerPages(RouteGroup):
     async def list_page(self, request: ConsoleRequest, query: AnswerListQuery) -> Page | Values:
         if query.state:
             since, until = _to_timestamp(query.since), _to_timestamp(query.until)
-            notes = await self.notes.newest_with_key_prefix(ERROR_PREFIX, _MAX_ERRORS, since, until)
+            notes = await self.notes.list_notes_of_kind(ERROR_PREFIX, _MAX_ERRORS, since, until)
             return Page("errors.html", {"errors": parse_failure_notes(notes)})
         result = await self.list_answers(query)
         query_filters = {name: one for name, one in request.http.query.items() if one}

@@ -182,7 +182,7 @@ class ChannelPage(RouteGroup):
         presets = [] if action == "reset" else [self.resolver.find(preset)]
         change_methods = {"add": old_roster.presets_with, "remove": old_roster.presets_without}
         presets = change_methods[action](*presets) if action in change_methods else presets
-        await self.resolver.set_active(scope, presets, OPERATOR.id)
+        await self.resolver.set_active_presets(scope, presets, OPERATOR.id)
         new_roster = await self.resolver.resolve(wider_scopes)
         names = ("\n".join(one.name for one in each.presets) for each in (old_roster, new_roster))
         await self.audit.record(request.caller.name, f"preset {action}", scope, *names)

@@ -179,7 +179,7 @@ class OperationPage(RouteGroup):
 
     async def _find_failed_message(self, error_id: str) -> FailedMessage | None:
         message = self.events.find_failed_message(error_id) or await find_failed_message(
-            self.notes.newest_with_key, error_id
+            self.notes.list_notes, error_id
         )
         if message is not None:
             return message

@@ -192,7 +192,7 @@ class PlaygroundPages(RouteGroup):
         await self.channels.add(channel.id, messages)
         presets = [self.resolver.presets[name] for name in names if name in self.resolver.presets]
         if presets:
-            await self.resolver.set_active(channel.address.lane, presets, OPERATOR.id)
+            await self.resolver.set_active_presets(channel.address.lane, presets, OPERATOR.id)
         return _redirect_to_channel(channel)
 
     @route(f"POST {_CHANNEL_PATH}/delete", ApiScope.OPERATE, redirect=_PLAYGROUND_PATH)

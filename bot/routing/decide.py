@@ -93,7 +93,7 @@ def decide_on_message(
         return _decide_on_late_message(incoming, active_characters)
     if not (incoming.text.strip() or has_readable_file(incoming)):
         if incoming.wake is None:
-            is_observed = incoming.attachments and active_characters.any_reads_all_messages
+            is_observed = incoming.attachments and active_characters.reads_all_messages
             return Observe() if is_observed else Ignore()
         return Unreadable(incoming.attachments) if incoming.attachments else Ignore()
     presets = active_characters.presets
@@ -104,7 +104,7 @@ def decide_on_message(
     speakers = active_characters.select_members([one.preset for one in candidates if one.chosen])
     if speakers:
         return Answer(speakers, candidates)
-    return Observe(candidates) if active_characters.any_reads_all_messages else Ignore(candidates)
+    return Observe(candidates) if active_characters.reads_all_messages else Ignore(candidates)
 
 
 def _decide_on_late_message(incoming: IncomingMessage, characters: ActiveCharacters) -> Decision:
@@ -112,7 +112,7 @@ def _decide_on_late_message(incoming: IncomingMessage, characters: ActiveCharact
     command = _parse_addressed_command(incoming, characters.presets)
     if command is not None:
         return command if command.name == "forget" else Ignore()
-    is_observed = incoming.wake is not None or characters.any_reads_all_messages
+    is_observed = incoming.wake is not None or characters.reads_all_messages
     return Observe() if is_observed and text_with_attachments(incoming).strip() else Ignore()
 
 
@@ -418,7 +418,7 @@ class DecisionLog:
         """Return a line for each recent decision, oldest first; raises `StoreError`."""
         await self._store()
         descriptions = []
-        for note in await self.notes.newest_with_key(_build_log_key(channel), _MAX_LOGGED_MESSAGES):
+        for note in await self.notes.list_notes(_build_log_key(channel), _MAX_LOGGED_MESSAGES):
             with contextlib.suppress(msgspec.DecodeError):  # written by another version of Troupe
                 descriptions.append(_decode(note).describe())
         return tuple(descriptions)

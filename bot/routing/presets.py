@@ -32,7 +32,7 @@ from bot.runtime.in_process import BoundedDict
 from bot.texts.text import marked, translatable
 from bot.value_class import value_class
 
-MAX_CHARACTERS = 8
+MAX_ACTIVE_CHARACTERS = 8
 """The maximum number of active characters in a channel; every prompt names all of them."""
 
 
@@ -70,7 +70,7 @@ class ActiveCharacters:
         return len(self.members) > 1
 
     @property
-    def any_reads_all_messages(self) -> bool:
+    def reads_all_messages(self) -> bool:
         """Whether any active preset reads messages that do not address the bot."""
         return any(preset.context == "all" for preset in self.presets)
 
@@ -83,11 +83,11 @@ class ActiveCharacters:
         """Return the channel's presets with one added; raises `UserError` if impossible."""
         if preset.name in self.names:
             raise UserError.translatable("{name} is already active here.", name=preset.display_name)
-        if len(self.members) >= MAX_CHARACTERS:
+        if len(self.members) >= MAX_ACTIVE_CHARACTERS:
             raise UserError.translatable(
                 "{count} characters are active here, which is the maximum; remove one first"
                 " with /preset remove.",
-                count=MAX_CHARACTERS,
+                count=MAX_ACTIVE_CHARACTERS,
             )
         return [*self.presets, preset]
 
@@ -136,7 +136,7 @@ _NOT_ADULT_GROUP_REFUSAL = marked(
 )
 
 _MAX_LOADED_CHARACTERS = 100
-_UNLOAD_SECONDS = 50.0
+_LOADED_SECONDS = 50.0
 """The time a character stays loaded, because `/forget` must take effect within a minute."""
 
 
@@ -170,7 +170,7 @@ class Characters:
                 descriptions[name] = value.partition(" ")[2].partition("\t")[0]
         return descriptions
 
-    async def announce(
+    async def update_setting(
         self, name: str, content: str, description: str, author: str, *, is_audited: bool
     ) -> None:
         """Update the owner's setting after a character was saved or, if `content` is "", deleted.
@@ -212,7 +212,7 @@ class Characters:
         character = _LoadedCharacter(preset, stored_version.version, revision)
         self._loaded_characters[name] = character
         # The timer outlasts a /forget, so it must not hold the name, which contains the owner's id.
-        asyncio.get_running_loop().call_later(_UNLOAD_SECONDS, self._unload_by_id, id(character))
+        asyncio.get_running_loop().call_later(_LOADED_SECONDS, self._unload_by_id, id(character))
         return character
 
     def unload(self, owner: str) -> None:
@@ -342,7 +342,7 @@ class PresetResolver:
                 members.append(ActivePreset(preset, setting.scope, version))
         return ActiveCharacters(tuple(members)) if members else self._default_characters
 
-    async def set_active(
+    async def set_active_presets(
         self, scope: str, presets: Sequence[Preset], author: str, *, is_audited: bool = False
     ) -> None:
         """Set a scope's active presets; with none, the scope inherits those of a wider scope."""

@@ -222,12 +222,12 @@ def select_reaction(
     other_presets = [preset for preset in presets if preset.name != answer.preset]
     if not other_presets:
         return ()
-    answered_presets = {turn.preset for turn in answers}
+    answer_presets = {turn.preset for turn in answers}
     chance_inputs = _ChanceInputs(recent_turns, now, dice, _REACTION_CHANCE_FACTOR)
     scored_candidates = _score_by_name(other_presets, answer.text, recent_turns)
     candidates = _rank_candidates(
         _with_reason(candidate, marked("has answered already"))
-        if candidate.preset in answered_presets and not candidate.chosen
+        if candidate.preset in answer_presets and not candidate.chosen
         else _decide_by_chance(candidate, preset, chance_inputs)
         for candidate, preset in zip(scored_candidates, other_presets, strict=True)
     )

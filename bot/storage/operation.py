@@ -120,13 +120,13 @@ class SqlMessageNotes(ClockStore):
         yield SQL["add_note"].query_many([{**row, **time_values} for row in rows])
 
     @readonly
-    def newest_with_key(self, key: str, limit: int) -> Unit[Sequence[str]]:
+    def list_notes(self, key: str, limit: int) -> Unit[Sequence[str]]:
         """Return the newest notes with a key, oldest first."""
         rows = yield SQL["newest_notes"].query_alone(key=key, most=limit)
         return [decode(lambda row: str(row[0]), row) for row in reversed(rows)]
 
     @readonly
-    def newest_with_key_prefix(
+    def list_notes_of_kind(
         self, kind: str, limit: int, since: float | None = None, until: float | None = None
     ) -> Unit[Sequence[str]]:
         """Return notes between `since` and `until` whose keys start with `kind`, newest first."""

@@ -90,7 +90,7 @@ class ChannelReader:
         self, message: IncomingMessage, active: ActiveCharacters, turns: Sequence[Turn] = ()
     ) -> tuple[Turn, ...]:
         """Return earlier messages that are not stored, oldest first; empty if reading fails."""
-        if message.wake is WakeReason.DM or not active.any_reads_all_messages:
+        if message.wake is WakeReason.DM or not active.reads_all_messages:
             return ()
         if message.address.history:  # the channel's other messages belong to other histories
             return ()
@@ -104,7 +104,7 @@ class ChannelReader:
     ) -> tuple[Turn, ...]:
         """Return the message that a new thread was opened from, unless it is stored."""
         is_new_thread = message.in_thread and not any(turn.role == "assistant" for turn in turns)
-        if not (is_new_thread and active.any_reads_all_messages):
+        if not (is_new_thread and active.reads_all_messages):
             return ()
         if message.address.history or message.opened_from is not None:
             return ()

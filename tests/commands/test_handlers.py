@@ -50,7 +50,9 @@ class Setup(TurnSetup):
         return self.admin
 
     async def use(self, scope: str, *names: str) -> None:
-        await self.resolver.set_active(scope, [*map(self.resolver.find, names)], "telegram:1")
+        await self.resolver.set_active_presets(
+            scope, [*map(self.resolver.find, names)], "telegram:1"
+        )
 
     async def run_command(self, line: str) -> CommandResult:
         command = parse_command(line)

@@ -129,7 +129,7 @@ async def test_preview_equals_the_receipt_of_the_actual_answer(database: Databas
     for number in range(1, SCENES + 1):
         (*earlier, newest), active = make_scene(setup, number)
         presets = [setup.preview.resolver.find(name) for name in active]
-        await setup.preview.resolver.set_active(newest.scopes[0], presets, "telegram:1")
+        await setup.preview.resolver.set_active_presets(newest.scopes[0], presets, "telegram:1")
         scope = SCOPES[number % len(SCOPES)]
         settings = setup.history_scopes.chat_settings
         await settings.set(newest.scopes[0], SCOPE_KEY, scope, "telegram:1")
@@ -193,7 +193,7 @@ async def test_preview_says_who_would_answer_and_why(database: Database) -> None
     setup = Setup(database, others=[marlowe])
     resolver = setup.preview.resolver
     presets = [resolver.find("nora"), resolver.find("marlowe")]
-    await resolver.set_active("telegram:5", presets, "telegram:1")
+    await resolver.set_active_presets("telegram:5", presets, "telegram:1")
 
     called = await setup.preview.preview(make_incoming("Marlowe, row us across", wake=None))
     assert [(one.name, one.is_chosen, one.reasons) for one in called.characters] == [
@@ -335,7 +335,7 @@ async def test_prompt_recomposed_from_an_unchanged_preset_equals_the_stored_prom
     setup = Setup(database, backend=model, preset=nora, others=[marlowe])
     resolver = setup.preview.resolver
     both = [resolver.find(one) for one in ("nora", "marlowe")]
-    await resolver.set_active("telegram:5", both, "telegram:1")
+    await resolver.set_active_presets("telegram:5", both, "telegram:1")
     for at, (author, text) in enumerate(
         [
             (ALICE, "Nora, Marlowe, good evening"),

@@ -190,7 +190,7 @@ async def test_restore_deletes_notes_that_quote_people(store: Store) -> None:
     notes = SqlMessageNotes(store.database, SystemClock())
     await notes.add([MessageNote("why:telegram:5", "forgotten since", ALICE.id)])
     await prepare_restored_database(store.database, [], LATER, LATER)
-    assert await notes.newest_with_key("why:telegram:5", 9) == []
+    assert await notes.list_notes("why:telegram:5", 9) == []
 
 
 async def test_restore_older_than_a_month_is_ignored(store: Store) -> None:

@@ -45,24 +45,24 @@ async def test_default_preset_answers_if_none_was_chosen(database: Database) -> 
 
 async def test_preset_of_the_narrowest_scope_answers_until_it_is_reset(database: Database) -> None:
     one = resolver(database)
-    await one.set_active("discord:guild:5", [PRESETS["nova"]], "discord:1")
+    await one.set_active_presets("discord:guild:5", [PRESETS["nova"]], "discord:1")
     assert await first_active(one) == ("nova", "discord:guild:5")
-    await one.set_active("discord:7", [PRESETS["nora"]], "discord:1")
+    await one.set_active_presets("discord:7", [PRESETS["nora"]], "discord:1")
     assert await first_active(one) == ("nora", "discord:7")
     assert await first_active(one, THREAD[1:]) == ("nova", "discord:guild:5")
-    await one.set_active("discord:7", (), "discord:1")
+    await one.set_active_presets("discord:7", (), "discord:1")
     assert await first_active(one) == ("nova", "discord:guild:5")
 
 
 async def test_preset_without_a_file_is_replaced_by_the_default(database: Database) -> None:
     one = resolver(database)
-    await one.set_active("discord:7", [preset("gone")], "discord:1")
+    await one.set_active_presets("discord:7", [preset("gone")], "discord:1")
     assert await first_active(one) == ("Assistant", None)
 
 
 async def test_missing_preset_is_dropped_if_other_presets_are_active(database: Database) -> None:
     one = resolver(database)
-    await one.set_active("discord:7", [preset("gone"), PRESETS["nova"]], "discord:1")
+    await one.set_active_presets("discord:7", [preset("gone"), PRESETS["nova"]], "discord:1")
     assert await active(one) == [ActivePreset(PRESETS["nova"], "discord:7", None)]
 
 
@@ -70,7 +70,7 @@ async def test_presets_keep_the_order_in_which_they_were_added(database: Databas
     one = resolver(database)
     for name in ("nora", "nova"):
         presets = (await one.resolve(THREAD)).presets_with(PRESETS[name])
-        await one.set_active("discord:7", presets, "discord:1")
+        await one.set_active_presets("discord:7", presets, "discord:1")
     found = await active(one)
     assert [each.preset.name for each in found] == ["Assistant", "nora", "nova"]
     assert {each.scope for each in found} == {"discord:7"}
@@ -125,16 +125,16 @@ def test_completion_suggests_names_in_order(
 async def test_deleted_character_stays_in_memory_for_less_than_a_minute(
     database: Database, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
 ) -> None:
-    assert 0 < presets._UNLOAD_SECONDS < 60
+    assert 0 < presets._LOADED_SECONDS < 60
     if not is_told:
-        monkeypatch.setattr(presets, "_UNLOAD_SECONDS", 0.01)
+        monkeypatch.setattr(presets, "_LOADED_SECONDS", 0.01)
     one, content, name = resolver(database), export_preset(preset("Ida")), "telegram:1/Ida"
 
     async def read(name: str) -> PresetVersion:
         return PresetVersion(name, content, 1, owner="telegram:1")
 
     one.characters.read_newest_version = read
-    await one.characters.announce(name, content, "", "telegram:1", is_audited=False)
+    await one.characters.update_setting(name, content, "", "telegram:1", is_audited=False)
     assert await one.characters.find(name, one.default_preset)
     if is_told:
         one.characters.unload("telegram:1")

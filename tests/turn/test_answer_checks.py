@@ -135,7 +135,7 @@ async def test_greeting_of_a_user_made_character_is_checked(
         found = await setup.resolver.find_chat_preset(
             "mira", asked, await setup.resolver.resolve([CHAT])
         )
-        await setup.resolver.set_active(CHAT, [found], ALICE.id)
+        await setup.resolver.set_active_presets(CHAT, [found], ALICE.id)
     setup.surface.messages.clear()
     setup.surface.contents.clear()
     await setup.say(said.format(name=greeter) if isinstance(said, str) else said)

@@ -166,7 +166,9 @@ async def test_first_answer_stays_if_the_platform_refuses_the_second(database: D
     of_nils: list[ScriptStep] = [FIRST_WORDS, go_on, "the rest", " of it"]
     backend = FakeBackend(["I am Nora."], of_nils)
     setup = Setup(database, backend=backend, others=[NILS], surface=ChatWithoutNils())
-    await setup.resolver.set_active(CHAT, [*setup.resolver.presets.values()], author="telegram:1")
+    await setup.resolver.set_active_presets(
+        CHAT, [*setup.resolver.presets.values()], author="telegram:1"
+    )
     async with answering(setup, make_incoming("nora! nils!", key="5:1")) as worker:
         await pass_time_until(setup, lambda: setup.texts != [])
         await advance_in_steps(setup.clock, 1)

@@ -142,7 +142,7 @@ async def test_each_character_recalls_only_what_it_witnessed(database: Database)
     marlowe = {"name": "marlowe", "role_name": "Marlowe", "memory": True}
     setup = make_setup(database, ["Yes."], ["No."], others=[marlowe])
     presets = [setup.resolver.find(one) for one in ("nora", "marlowe")]
-    await setup.resolver.set_active(CHAT, presets, ALICE.id)
+    await setup.resolver.set_active_presets(CHAT, presets, ALICE.id)
     await add(setup, replace(BEES, witnesses=("nora",)), replace(STORM, witnesses=("marlowe",)))
     for name, known in (("nora", "bees"), ("Marlowe", "storm")):
         await setup.say(f"{name}, hello")

@@ -133,7 +133,7 @@ async def test_message_gets_only_one_reaction(database: Database) -> None:
     scripts: list[list[ScriptStep]] = [[reacting("👍", ("react", '{"emoji": "👎"}'))]]
     scripts += [[reacting("🎉")], ["I am Nils."]]
     setup = make_reacting(database, *scripts, preset=preset, others=[nils])
-    await setup.resolver.set_active(CHAT, [*setup.resolver.presets.values()], "telegram:1")
+    await setup.resolver.set_active_presets(CHAT, [*setup.resolver.presets.values()], "telegram:1")
     await setup.say("nora, nils?")
     assert reactions(setup) == ["1 👍"]
     assert [text for _, text in await setup.history()][1:] == ["[reacted with 👍]", "I am Nils."]

@@ -292,7 +292,7 @@ async def test_deleted_preset_answers_nowhere_and_keeps_its_versions(
     console: Playground, settings: Settings
 ) -> None:
     resolver = console.service.container.resolver
-    await resolver.set_active("web:there", [resolver.presets["marlowe"]], "web:alice")
+    await resolver.set_active_presets("web:there", [resolver.presets["marlowe"]], "web:alice")
     _, before = await call(console, "GET", "/presets/marlowe")
     content = before["published"]
 
