@@ -80,7 +80,7 @@ class CallQueue:
         """When each lane started to wait, and when it last checked the limit."""
 
     @contextmanager
-    def count_check(self, source: str) -> Iterator[None]:
+    def count_running_check(self, source: str) -> Iterator[None]:
         """Count a check of the rate limit as running during the block."""
         self._running_check_counts[source] += 1
         try:
@@ -153,8 +153,8 @@ class CallQueue:
             wait_start = now
         self._wait_times_by_lane[lane] = wait_start, now
         if len(self._wait_times_by_lane) > _MAX_QUEUE_LENGTH:
-            waits, min_checked_at = self._wait_times_by_lane.items(), now - _MAX_IDLE_SECONDS
-            self._wait_times_by_lane = {key: one for key, one in waits if one[1] >= min_checked_at}
+            items, min_checked_at = self._wait_times_by_lane.items(), now - _MAX_IDLE_SECONDS
+            self._wait_times_by_lane = {key: one for key, one in items if one[1] >= min_checked_at}
         return wait_start
 
 
@@ -162,7 +162,7 @@ class CallQueue:
 class RateLimitedSurface(Surface):
     """Wraps a surface; each call waits until the platform's rate limits allow it.
 
-    With `best_effort`, as for live edits of a growing answer, calls raise `RateLimited` instead of
+    If `is_best_effort`, as for live edits of a growing answer, calls raise `RateLimited` instead of
     waiting, and leave a part of each limit to the sender. With learned pacing, limits that are only
     approximately known apply for an hour after the platform has refused a call.
     """
@@ -172,7 +172,7 @@ class RateLimitedSurface(Surface):
     """Counts calls across all processes."""
     clock: Clock
     _: KW_ONLY
-    best_effort: bool = False
+    is_best_effort: bool = False
     settings: DeliverySettings = field(default_factory=DeliverySettings)
     call_queue: CallQueue | None = None
 
@@ -266,7 +266,7 @@ class RateLimitedSurface(Surface):
             RateLimitScope(lane, chat_windows),
             RateLimitScope(source, bot_windows, spans_processes=True),
         ]
-        if is_message and not self.best_effort:
+        if is_message and not self.is_best_effort:
             await self._wait_for_limit(source, lane, scopes)
         elif (wait_seconds := await self.rate_limits.take_call(scopes)) > 0:
             raise RateLimited(wait_seconds)
@@ -289,7 +289,7 @@ class RateLimitedSurface(Surface):
 
     def _select_windows(self, limits: Limits, *, is_message: bool) -> tuple[_Windows, ...]:
         """Return the limits for one kind of call in a chat, for the whole chat, and for the bot."""
-        learns_limits, is_best_effort = self.settings.pacing == "learned", self.best_effort
+        learns_limits, is_best_effort = self.settings.pacing == "learned", self.is_best_effort
         if not is_message:
             windows = limits.bot_call_windows if limits.typing_counts_as_call else ()
             windows = _adjust_windows(windows, learns_limits=learns_limits, reserves_calls=True)
@@ -325,7 +325,7 @@ class RateLimitedSurface(Surface):
                     continue
                 if (chat_wait_seconds := await self._take_call(source, scopes)) <= 0:
                     return 0.0
-                with self._queue.count_check(source):
+                with self._queue.count_running_check(source):
                     bot_wait_seconds = await self.rate_limits.seconds_until_call(shared_scopes)
                 if bot_wait_seconds <= 0:
                     return chat_wait_seconds
@@ -333,7 +333,7 @@ class RateLimitedSurface(Surface):
                 await self._sleep(bot_wait_seconds, deadline)
 
     async def _take_call(self, source: str, scopes: list[RateLimitScope]) -> float:
-        with self._queue.count_check(source):
+        with self._queue.count_running_check(source):
             return await self.rate_limits.take_call(scopes)
 
     async def _wait_for_front(self, front_reached: asyncio.Event, deadline: float) -> None:

@@ -177,7 +177,7 @@ class Sender:
     async def claim(self, lane_keys: Sequence[str]) -> Mapping[str, OutboxRow]:
         """Claim and return the first due row of each lane whose bot runs here."""
         served_lanes = [key for key in lane_keys if parse_source(key) in self.surfaces]
-        rows = await self.outbox.reserve_due(served_lanes) if served_lanes else ()
+        rows = await self.outbox.reserve_due_rows(served_lanes) if served_lanes else ()
         return {row.address.lane: row for row in rows}
 
     async def deliver_lane(self, row: OutboxRow) -> None:
@@ -330,7 +330,7 @@ class Sender:
             await self.clock.sleep(wait_seconds)
             if self.seconds_on_hold(lane) > 0:
                 return None
-        rows = await self.outbox.reserve_due([lane])
+        rows = await self.outbox.reserve_due_rows([lane])
         return rows[0] if rows else None
 
     async def _resolve_unknown_outcome(self, row: OutboxRow) -> OutboxRow | None:
@@ -353,7 +353,7 @@ class Sender:
 
     async def _search_message(self, row: OutboxRow, known_copy_id: str | None = None) -> str | None:
         surface = self.surfaces[row.address.source]
-        known_ids = {*await self.outbox.known_ids(row.address)}
+        known_ids = {*await self.outbox.list_message_ids(row.address)}
         if known_copy_id is not None:
             known_ids.add(known_copy_id)
         search = MessageSearch(row.reply_to, known_ids, known_copy_id)
@@ -399,7 +399,7 @@ class Sender:
             is_text_response = row.interaction is not None and row.file is None
             return is_text_response and limits.fills_private_replies_by_edit
         # In a chat without earlier messages of the bot, a search could not find the message.
-        return not (limits.deduplicates_sends or await self.outbox.known_ids(row.address))
+        return not (limits.deduplicates_sends or await self.outbox.list_message_ids(row.address))
 
     def _is_notice_due(self, lane: str) -> bool:
         now = self.clock.monotonic()
@@ -472,8 +472,8 @@ class Sender:
     def _is_deduplicated(self, row: OutboxRow) -> bool:
         """Return whether the platform shows a row once even if it is sent twice."""
         limits = self._limits(row)
-        has_nonce = row.content.face is None or limits.can_resend_with_face
-        return limits.deduplicates_sends and has_nonce
+        can_resend = row.content.face is None or limits.can_resend_with_face
+        return limits.deduplicates_sends and can_resend
 
 
 def derive_nonce(turn_name: str, part_number: int) -> str:

@@ -114,7 +114,7 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def operator_notices(self) -> OperatorNotices:
-        surfaces = self.rate_limited_surfaces(best_effort=True)
+        surfaces = self.rate_limited_surfaces(is_best_effort=True)
         operator_ids = sorted(self.settings.admins)
         return OperatorNotices(self.notice_limiter, operator_ids, surfaces, self.private_chats)
 

@@ -344,7 +344,7 @@ class MessagingContainer(StorageContainer, ABC):
     def _sender(self) -> Sender:
         return Sender(
             self.outbox,
-            self.rate_limited_surfaces(best_effort=False),
+            self.rate_limited_surfaces(is_best_effort=False),
             self.clock,
             settle_seconds=self.settings.delivery.settle_seconds,
             announce_done_row=self._announce_sent,
@@ -370,7 +370,7 @@ class MessagingContainer(StorageContainer, ABC):
     @cached_property
     def replies(self) -> LiveReplies:
         """Creates live replies, which show answers during generation."""
-        surfaces = self.rate_limited_surfaces(best_effort=True)
+        surfaces = self.rate_limited_surfaces(is_best_effort=True)
         return LiveReplies(
             self.conversations, surfaces, self._delivery, self.clock, self.leases.is_safely_held
         )
@@ -385,14 +385,14 @@ class MessagingContainer(StorageContainer, ABC):
         """The platforms that can open private chats, by `Address.source`."""
         return {name: one for name, one in self.platforms.items() if isinstance(one, PrivateChats)}
 
-    def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
-        """Return surfaces by `Address.source`; with `best_effort`, other calls take precedence."""
+    def rate_limited_surfaces(self, *, is_best_effort: bool) -> dict[str, Surface]:
+        """Return surfaces by `Address.source`; if `is_best_effort`, other calls take precedence."""
         return {
             name: RateLimitedSurface(
                 platform.surface,
                 self.rate_limits,
                 self.clock,
-                best_effort=best_effort,
+                is_best_effort=is_best_effort,
                 settings=self.settings.delivery,
                 call_queue=self._call_queue,
             )

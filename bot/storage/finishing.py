@@ -124,7 +124,7 @@ def open_part(
         return number, outbox.decode_reserved_row(columns, at)
     yield from lock_claim(claim)
     [[number]] = yield SQL["queue_once"].query(row)
-    return number, (yield from outbox.reserve_first_or_schedule(row, sender, at))
+    return number, (yield from outbox.reserve_first_row_or_schedule(row, sender, at))
 
 
 def finish(

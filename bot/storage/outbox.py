@@ -58,7 +58,7 @@ class SqlOutbox(ClockStore):
         return [row[0] for row in rows]
 
     @transaction
-    def reserve_due(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
+    def reserve_due_rows(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
         """Reserve each chat's first row if it is due. UNKNOWN rows may already have been sent."""
         at = current_moment(self._clock)
         ordered_lanes = sorted(lanes)  # in a fixed order, to avoid deadlocks
@@ -110,22 +110,24 @@ class SqlOutbox(ClockStore):
     @transaction
     def give_up(self, row: OutboxRow, reason: str, notice: str = "") -> Unit[OutboxRow | None]:
         """Give up a row; queue the notice, if any; reserve and return the chat's next row."""
-        at, private = current_moment(self._clock), row.private_delivery
-        notice_address = parse_address(private.group) if private and private.group else row.address
+        at, delivery = current_moment(self._clock), row.private_delivery
+        notice_address = (
+            parse_address(delivery.group) if delivery and delivery.group else row.address
+        )
         yield from _lock_lanes(notice_address.lane, row.address.lane)
         lane_key = yield from self._give_up_row(row, reason)
-        if private is not None:
+        if delivery is not None:
             yield SQL["empty_row"].query(row=row.id)
         if notice and row.part_number < _FIRST_NOTICE_PART:
             # All private parts of a turn share one notice.
-            part = _FIRST_NOTICE_PART + (0 if private else row.part_number)
+            part = _FIRST_NOTICE_PART + (0 if delivery else row.part_number)
             row_key = {"turn": row.turn_name, "part": part, "op": OutboxOperation.SEND}
-            reply_to = private.reply_to if private else row.reply_to
+            reply_to = delivery.reply_to if delivery else row.reply_to
             content = {**NO_MESSAGE, **encode_content(MessageContent(notice)), "reply_to": reply_to}
             values = {**row_key, **to_address_columns(notice_address), **content}
             yield SQL["queue_once"].query(values)
             if notice_address.lane != lane_key:
-                yield from reserve_first_or_schedule(values, None, at)
+                yield from reserve_first_row_or_schedule(values, None, at)
         return (yield from _reserve_next(lane_key, self._sender, at))
 
     @transaction
@@ -146,7 +148,7 @@ class SqlOutbox(ClockStore):
         yield from _lock_lanes(key, address.lane)
         buttons = encode_content(row.content, private_delivery=delivery)["buttons"]
         yield from self._change_row("move_row", row, **columns, buttons=buttons)
-        yield from reserve_first_or_schedule(columns, None, at)
+        yield from reserve_first_row_or_schedule(columns, None, at)
         return (yield from _reserve_next(key, self._sender, at))
 
     @transaction
@@ -186,7 +188,7 @@ class SqlOutbox(ClockStore):
         return (yield from histories.find_part_message_ids([part])).get(part)
 
     @readonly
-    def known_ids(self, address: Address) -> Unit[Set[str]]:
+    def list_message_ids(self, address: Address) -> Unit[Set[str]]:
         """Return the ids of messages in this chat that are recorded in outbox rows."""
         rows = yield SQL["known_ids"].query_alone(of=address.lane, most=_MAX_KNOWN_IDS)
         return {row[0] for row in rows}
@@ -237,10 +239,10 @@ def queue_rows(
     """Append rows to a chat's queue; if no sender holds it, reserve and return its first row."""
     replaces_messages = "target_turn" in rows[0]
     yield (SQL["queue_in_place"] if replaces_messages else SQL["queue_row"]).query_many(rows)
-    return (yield from reserve_first_or_schedule(rows[0], sender, at))
+    return (yield from reserve_first_row_or_schedule(rows[0], sender, at))
 
 
-def reserve_first_or_schedule(
+def reserve_first_row_or_schedule(
     row: dict[str, Any], sender: SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
     """Schedule a chat's queue for now; if this process sends, reserve its first row instead."""

@@ -110,7 +110,7 @@ def test_dead_letter_is_listed_shown_retried_and_dropped(
 
 async def _kill_again(database: Database) -> None:
     outbox = SqlOutbox(database, SystemClock(), SenderIdentity("me", 0))
-    [row] = await outbox.reserve_due(["telegram:5"])
+    [row] = await outbox.reserve_due_rows(["telegram:5"])
     await outbox.give_up(row, "the chat is closed")
 
 

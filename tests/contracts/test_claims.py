@@ -230,7 +230,7 @@ async def test_two_bots_in_one_group_share_neither_messages_nor_lanes(store: Sto
         await store.conversations.finish(begun.claim, begun.message, result)
     assert await due(store, "telegram@77") == both[1:]
     assert await due(store) == [LANE]
-    rows = await store.outbox.reserve_due(both)
+    rows = await store.outbox.reserve_due_rows(both)
     assert [row.address.bot_id for row in rows] == ["", "77"]
 
 

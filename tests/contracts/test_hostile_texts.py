@@ -49,7 +49,7 @@ async def test_hostile_text_is_stored_unchanged(store: Store, title: str, text: 
     )
     await store.chat_settings.set(stored, "persona", stored, author.id)
     [found] = (await read_session(store.database)).turns
-    [row] = await store.outbox.reserve_due(["telegram:5"])
+    [row] = await store.outbox.reserve_due_rows(["telegram:5"])
     assert (found.text, found.speaker, row.content.text) == (stored, author, stored)
     assert await store.chat_settings.get_all([stored], "persona") == {stored: stored}
     assert await store.chat_settings.get_all([f"{stored}%", "%", "_"], "persona") == {}

@@ -109,7 +109,7 @@ async def test_waiting_work_is_counted_with_its_age(store: Store) -> None:
     claim, message = await begin(store.conversations)
     result = TurnResult(outgoing=in_parts("an answer"))
     await store.conversations.finish(claim, message, result)
-    [row] = await store.outbox.reserve_due([LANE])
+    [row] = await store.outbox.reserve_due_rows([LANE])
     await store.outbox.mark_unknown(row, 0)
 
     work = {one.name: one for one in await nodes.list_background_work()}
@@ -166,7 +166,7 @@ async def test_dead_letter_can_be_processed_again(store: Store) -> None:
     assert (message.incoming.text, message.crash_count, message.own_crash_count) == ("poison", 0, 0)
     result = TurnResult(outgoing=in_parts("an answer"))
     await store.conversations.finish(claim, message, result)
-    [row] = await store.outbox.reserve_due([LANE])
+    [row] = await store.outbox.reserve_due_rows([LANE])
     assert row.content.text == "an answer", "although the notice has part 0 of the first turn"
     assert await store.letters.all() == []
 
@@ -182,7 +182,7 @@ async def test_undelivered_part_is_searched_for_before_it_is_sent_again(store: S
     assert await store.letters.retry(letter.name) == LANE
 
     assert await store.letters.all() == []
-    [row] = await store.outbox.reserve_due([LANE])
+    [row] = await store.outbox.reserve_due_rows([LANE])
     assert (row.state, row.content.text, row.attempt_count) == (OutboxState.UNKNOWN, "an answer", 1)
 
 

@@ -165,10 +165,10 @@ async def test_private_row_moves_to_a_private_chat_or_is_emptied(
     [begun] = await store.conversations.claim_next([to.lane], "me", 60)
     waiting = TurnResult(outgoing=in_parts("on its way"))
     await store.conversations.finish(begun.claim, begun.message, waiting)
-    [on_its_way] = await store.outbox.reserve_due([to.lane])
+    [on_its_way] = await store.outbox.reserve_due_rows([to.lane])
     assert await store.outbox.move_to_private_chat(second, moved, to) is None
     await store.outbox.mark_unknown(on_its_way, 0)  # what is moved comes after it
-    [on_its_way] = await store.outbox.reserve_due([to.lane])
+    [on_its_way] = await store.outbox.reserve_due_rows([to.lane])
     assert on_its_way.content.text == "on its way"
     there = present(await store.outbox.mark_sent(on_its_way, "m9"))
     assert (there.address, there.content.text) == (to, "b")
@@ -216,7 +216,7 @@ async def test_row_of_a_dead_sender_has_an_unknown_outcome(store: Store) -> None
     row = await taken(store, store.other_outbox)
     assert row.state is OutboxState.UNKNOWN
     await store.other_outbox.mark_sent(row, "9")
-    assert await store.outbox.known_ids(row.address) == {"9"}
+    assert await store.outbox.list_message_ids(row.address) == {"9"}
     assert await store.outbox.find_sent_ids([row.id]) == {row.id: "9"}
 
 

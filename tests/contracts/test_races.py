@@ -117,9 +117,9 @@ async def test_process_with_a_fast_clock_cannot_take_a_live_lease(url: str) -> N
         await here.finish(begun.claim, begun.message, ANSWER)
         outbox = SqlOutbox(database, SystemClock(), SenderIdentity("here", 0))
         other = SqlOutbox(database, AHEAD, SenderIdentity("ahead", 0))
-        assert len(await outbox.reserve_due([LANE])) == 1
+        assert len(await outbox.reserve_due_rows([LANE])) == 1
         assert await other.list_due_lanes(10, ["telegram"]) == []
-        assert await other.reserve_due([LANE]) == []
+        assert await other.reserve_due_rows([LANE]) == []
 
 
 @pytest.mark.service
@@ -127,10 +127,10 @@ async def test_process_with_a_slow_clock_waits_for_the_settle_time(url: str) -> 
     async with open_database(url) as database:
         await answer(database)
         outbox = SqlOutbox(database, BEHIND, SenderIdentity("behind", 10))
-        [row] = await outbox.reserve_due([LANE])
+        [row] = await outbox.reserve_due_rows([LANE])
         await outbox.mark_unknown(row, 10)
         assert await outbox.list_due_lanes(10, ["telegram"]) == []
-        assert await outbox.reserve_due([LANE]) == []
+        assert await outbox.reserve_due_rows([LANE]) == []
 
 
 @pytest.mark.service
@@ -144,13 +144,13 @@ async def test_clock_wrong_by_years_neither_deletes_nor_releases_anything(url: s
         begun = present(await claim(conversations, "here"))
         await conversations.finish(begun.claim, begun.message, ANSWER)
         outbox = SqlOutbox(database, BEHIND, SenderIdentity("behind", 0))
-        [row] = await outbox.reserve_due([LANE])
+        [row] = await outbox.reserve_due_rows([LANE])
         assert await delete_expired(database, years, 14) == 0
         assert await delete_expired_turns(database, years, 30) == 0
         assert (await ServiceState(database, years).queues()).in_progress_count == 1
         assert max(await ServiceState(database, years).queue_ages()) < 60
         await outbox.release_all()
-        assert await SqlOutbox(database, BEHIND, SenderIdentity("next", 0)).reserve_due([LANE])
+        assert await SqlOutbox(database, BEHIND, SenderIdentity("next", 0)).reserve_due_rows([LANE])
         assert row.content.text == "hi"
 
 
@@ -172,7 +172,7 @@ async def test_lane_is_locked_before_its_rows(url: str, end: str) -> None:
     async with open_database(url) as database:
         await answer(database)
         outbox = SqlOutbox(database, SystemClock(), SenderIdentity("here", 0))
-        [row] = await outbox.reserve_due([LANE])
+        [row] = await outbox.reserve_due_rows([LANE])
         if end == "retry":
             await outbox.give_up(row, "refused")
 
@@ -266,7 +266,7 @@ async def test_paused_sender_neither_sends_nor_reports(
     async with stopped_process(mode, empty_database) as process:
         lease_ends = update(lane).values(due_at=0.0)  # 20 s later
         await store.write(lease_ends)
-        [row] = await store.outbox.reserve_due([LANE])
+        [row] = await store.outbox.reserve_due_rows([LANE])
         await asyncio.sleep(0.5)
         assert await wake(process) == f"sent {sent}"
     following = present(await store.outbox.mark_sent(row, "90"))

@@ -139,7 +139,7 @@ async def test_context_of_an_answer_is_the_history_before_it(store: Store) -> No
     assert [one.text for one in scene.earlier_session.turns] == ["hello", "Hi."]
 
     assert await log.find_sent_time(first) is None
-    [row] = await store.outbox.reserve_due(["telegram:5"])
+    [row] = await store.outbox.reserve_due_rows(["telegram:5"])
     await store.outbox.mark_sent(row, "m1")
     sent_at = present(await log.find_sent_time(first))
     assert sent_at >= now.timestamp()

@@ -45,13 +45,13 @@ async def say_and_answer(store: Store, text: str, key: str) -> None:
 
 async def test_unconfirmed_sends_are_looked_up_after_a_restore(store: Store) -> None:
     await answer(store, "part 0", "part 1")
-    [first] = await store.outbox.reserve_due([LANE])
+    [first] = await store.outbox.reserve_due_rows([LANE])
     assert first.state is OutboxState.PENDING
 
     unknown, _ = await prepare_restored_database(store.database, [], NOW, NOW)
 
     assert unknown == 2
-    [first] = await store.other_outbox.reserve_due([LANE])
+    [first] = await store.other_outbox.reserve_due_rows([LANE])
     assert (first.state, first.content.text) == (OutboxState.UNKNOWN, "part 0")
     second = present(await store.other_outbox.mark_sent(first, "9"))
     assert (second.state, second.content.text) == (OutboxState.UNKNOWN, "part 1")
@@ -70,7 +70,7 @@ async def test_unsent_part_of_an_unfinished_answer_is_not_sent_after_a_restore(
     possibly_sent_count, _ = await prepare_restored_database(store.database, [], NOW, NOW)
 
     assert possibly_sent_count == 0
-    assert await store.outbox.reserve_due([incoming.address.lane]) == []
+    assert await store.outbox.reserve_due_rows([incoming.address.lane]) == []
 
 
 async def test_unfinished_message_is_restored_without_claim_and_crash_count(store: Store) -> None:

@@ -21,7 +21,7 @@ async def send_rows(store: Store, how_many: int) -> list[str]:
     """Send `how_many` rows of the lane; return the ids of the sent messages."""
     ids = []
     for _ in range(how_many):
-        [row] = await store.outbox.reserve_due(["telegram:5"])
+        [row] = await store.outbox.reserve_due_rows(["telegram:5"])
         ids.append(str(row.id))
         await store.outbox.mark_sent(row, ids[-1])
         await store.outbox.release_all()
@@ -64,7 +64,7 @@ async def test_unanswered_messages_and_unsent_turns_are_kept(store: Store) -> No
     await store.conversations.finish(claim, message, TurnResult(outgoing=in_parts("a")))
     await delete_expired(store.database, SystemClock(), 14)
     assert await count_rows(store) == (0, 2), "the edit needs the message's id"
-    [row] = await store.outbox.reserve_due(["telegram:5"])
+    [row] = await store.outbox.reserve_due_rows(["telegram:5"])
     assert row.external_id is not None
 
 

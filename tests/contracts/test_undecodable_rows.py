@@ -117,7 +117,7 @@ async def test_forget_finds_a_person_in_an_unreadable_event(store: Store) -> Non
 async def test_lane_continues_after_an_unreadable_row(store: Store, bad: Mapping[str, str]) -> None:
     await answer(store, "part 0", "part 1")
     await store.write(update(outbox).where(outbox.c.part == 0).values(**bad))
-    [row] = await store.outbox.reserve_due([LANE])
+    [row] = await store.outbox.reserve_due_rows([LANE])
     assert row.decode_error
     following = present(await store.outbox.give_up(row, row.decode_error, "a part is missing"))
     assert following.content.text == "part 1"

@@ -93,7 +93,7 @@ class Delivery:
 
     async def crash(self) -> None:
         """Leave the row in the state of a process that was killed during a request."""
-        await self.outbox.reserve_due([LANE])
+        await self.outbox.reserve_due_rows([LANE])
         await self.database.write(
             lambda c: c.execute(update(outbox).values(started_at=self.clock.now() - 60)).rowcount
         )

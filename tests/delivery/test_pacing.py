@@ -145,7 +145,7 @@ class Simulation:
         self.finished = 0
         rates = InProcessRateLimits(clock)
         self._outbox = RateLimitedSurface(self.platform, rates, clock)
-        self._live = RateLimitedSurface(self.platform, rates, clock, best_effort=True)
+        self._live = RateLimitedSurface(self.platform, rates, clock, is_best_effort=True)
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def show(self, answer: Answer, wait_seconds: float) -> None:

@@ -29,7 +29,7 @@ class Setup:
         rates = InProcessRateLimits(self.clock)
         settings = DeliverySettings(pacing="learned" if learns else "strict")
         self.outbox = RateLimitedSurface(surface, rates, self.clock, settings=settings)
-        self.live = RateLimitedSurface(surface, rates, self.clock, best_effort=True)
+        self.live = RateLimitedSurface(surface, rates, self.clock, is_best_effort=True)
 
     async def send(self, address: Address = CHAT) -> None:
         await self.outbox.send(OutgoingMessage(address, TEXT, "nonce"))

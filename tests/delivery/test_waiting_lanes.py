@@ -52,7 +52,7 @@ class OneRowLanes:
         due = [lane for lane, at in self._due.items() if at <= now]
         return sorted(due, key=self._due.__getitem__)[:limit]
 
-    async def reserve_due(self, lanes: Sequence[str]) -> Sequence[OutboxRow]:
+    async def reserve_due_rows(self, lanes: Sequence[str]) -> Sequence[OutboxRow]:
         await asyncio.sleep(0)
         now = self.clock.now()
         return [self.begin(lane) for lane in lanes if self._due.get(lane, now + 1) <= now]

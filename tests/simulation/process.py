@@ -170,7 +170,7 @@ class SimulatedContainer(Container):
         }
 
     @override
-    def rate_limited_surfaces(self, *, best_effort: bool) -> dict[str, Surface]:
+    def rate_limited_surfaces(self, *, is_best_effort: bool) -> dict[str, Surface]:
         return dict(self._servers)  # what they take is not limited
 
     @override

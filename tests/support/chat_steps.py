@@ -63,7 +63,7 @@ class Chat:
         return await self.conversations.finish(self.claim, message, result)
 
     async def send(self) -> object:
-        [row] = await self.outbox.reserve_due([LANE])
+        [row] = await self.outbox.reserve_due_rows([LANE])
         await self.outbox.has_later_rows(row)
         return await self.outbox.mark_sent(row, "1")
 
@@ -75,8 +75,8 @@ class Chat:
         return await self.outbox.list_due_lanes(9, ["telegram"])
 
     async def probe(self) -> object:
-        [row] = await self.outbox.reserve_due([LANE])
-        await self.outbox.known_ids(Address("telegram", "5"))
+        [row] = await self.outbox.reserve_due_rows([LANE])
+        await self.outbox.list_message_ids(Address("telegram", "5"))
         return await self.outbox.find_sent_ids([row.id])
 
     async def restart(self) -> None:

@@ -161,7 +161,7 @@ async def texts_of(store: Store, key: str = LANE) -> list[str]:
 
 
 async def take(store: Store, outbox: SqlOutbox | None = None) -> OutboxRow | None:
-    rows = await (outbox or store.outbox).reserve_due([LANE])
+    rows = await (outbox or store.outbox).reserve_due_rows([LANE])
     return rows[0] if rows else None
 
 
