@@ -42,7 +42,7 @@ from bot.storage.restoring import (
     replace_database,
 )
 from bot.storage.rewriting import rewrite_texts
-from bot.storage.web_channels import SqlWebChannels, WebMessageBlanker
+from bot.storage.web_channels import SqlWebChannels, WebMessageEraser
 
 _TombstoneFiles = Annotated[
     list[Path] | None,
@@ -249,7 +249,7 @@ async def _prepare_database(
 
 async def _delete_web_messages(database: Database, tombstones: Sequence[Tombstone]) -> None:
     clock = SystemClock()
-    web_blanker = WebMessageBlanker(
+    web_eraser = WebMessageEraser(
         SqlWebChannels(database, InProcessSignals()),
         Conversations(database, clock),
         SqlHistoryIndex(database),
@@ -257,7 +257,7 @@ async def _delete_web_messages(database: Database, tombstones: Sequence[Tombston
     )
     conversations = {one.conversation for one in tombstones if one.conversation is not None}
     for conversation in sorted(conversations, key=lambda each: parse_address(each).channel):
-        await web_blanker.forget(conversation)
+        await web_eraser.forget(conversation)
 
 
 def _read_all_tombstones(settings: Settings, files: Sequence[Path] | None) -> list[Tombstone]:

@@ -111,7 +111,7 @@ class HomePage(RouteGroup):
         until = (self.clock.now() // step + 1) * step
         since = until - step * step_count
         delay_counts = [Counter[float]() for _ in range(step_count)]
-        for at, seconds, answers in await self.totals.count_first_word_delays(since, until, step):
+        for at, seconds, answers in await self.totals.count_answers_by_delay(since, until, step):
             delay_counts[at][seconds] = answers
         error_counts = await self.totals.count_failures(ERROR_PREFIX, since, until, step)
         rows = await self.totals.load_usage_over_time(by, since, until, step)

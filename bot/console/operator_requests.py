@@ -186,7 +186,7 @@ class PromptReplay:
         return await self.requests.replay(preset, new_receipt, answer.conversation)
 
     async def _compose(self, answer: StoredAnswer, preset: Preset) -> Receipt:
-        scene = await self.answers.find_context(answer)
+        scene = await self.answers.find_scene(answer)
         if scene is None:
             raise UserError(_NOT_STORED_NOTICE)
         receipt = await self.composer.compose(preset, None, scene, may_spend=True)

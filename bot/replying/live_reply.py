@@ -396,7 +396,7 @@ class LiveReplies:
         """Send a notice in reply to a waiting message; raises `Fenced` or `StoreError`."""
         address = message.incoming.address
         for part in self.notice_parts(address, text, message.incoming.locale):
-            opened_part = await self.conversations.open(claim, message, part)
+            opened_part = await self.conversations.open_part(claim, message, part)
             self.deliver(address, opened_part.row)
 
     def with_buttons(
@@ -443,7 +443,7 @@ class LiveReplies:
         typing_indicator = TypingIndicator(surface, address, self.clock)
 
         async def open_part(outgoing_part: OutgoingPart) -> FirstPart:
-            opened_part = await self.conversations.open(claim, message, outgoing_part)
+            opened_part = await self.conversations.open_part(claim, message, outgoing_part)
             self.deliver(address, opened_part.row)
             return opened_part
 

@@ -38,7 +38,7 @@ from bot.settings import collect_secrets
 from bot.storage.extractions import SqlExtractions
 from bot.storage.retention import FORGOTTEN_RETENTION_SECONDS, retention_start
 from bot.storage.summaries import SqlSummaries
-from bot.storage.web_channels import WebMessageBlanker
+from bot.storage.web_channels import WebMessageEraser
 from bot.telemetry.secret_masker import SecretMasker
 from bot.turn.answer import AnswerPipeline
 from bot.turn.finishing import TurnServices
@@ -130,12 +130,12 @@ class AnsweringContainer(MessagingContainer, ABC):
         admits_voice = self.answer_limits.admits_voice if self.answer_limits else None
         settings = self.chat_settings  # tells other processes about changes itself
         cached_settings = [settings] if isinstance(settings, ConversationMemory) else []
-        web_blanker = WebMessageBlanker(
+        web_eraser = WebMessageEraser(
             self.web_channels, self.conversations, self.history_index, self.inbox
         )
         return TurnServices(
             self.conversations,
-            [*cached_settings, web_blanker, self.forgotten_conversations],
+            [*cached_settings, web_eraser, self.forgotten_conversations],
             self.clock,
             self.resolver,
             self.command_handlers,

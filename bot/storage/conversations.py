@@ -233,7 +233,7 @@ class Conversations(StoredTurns):
             yield SQL[name].query(values)
         return len((yield SQL["forget_turns"].query(values)))
 
-    async def open(self, claim: Claim, message: InboxMessage, part: OutgoingPart) -> FirstPart:
+    async def open_part(self, claim: Claim, message: InboxMessage, part: OutgoingPart) -> FirstPart:
         """Queue one part of an unfinished answer for sending, at most once per part."""
         outbox_row, at = finishing.to_opening_row(message, part), current_moment(self._clock)
         row_number, reserved_row = await self._database.run(
@@ -292,7 +292,7 @@ class Conversations(StoredTurns):
 
     async def _record_deleted_turns(self, claim: Claim, ids: Collection[int], now: float) -> None:
         """Record in the tombstone file which turns are about to be deleted."""
-        message_ids = await self._database.run_reading(lambda: _load_message_ids_of_turns(ids))
+        message_ids = await self._database.run_readonly(lambda: _load_message_ids_of_turns(ids))
         self._record_tombstone(
             Tombstone(now, claim.conversation, tuple(sorted(ids)), tuple(sorted(message_ids)))
         )

@@ -32,7 +32,7 @@ ReportTable = Callable[[str, int], None]
 
 async def copy_rows(source: Database, target: Database, report: ReportTable) -> int:
     """Copy and compare all rows, and return their number; may be repeated after a `StoreError`."""
-    if await source.run_reading(lambda: _is_database_in_use(source.is_sqlite)):
+    if await source.run_readonly(lambda: _is_database_in_use(source.is_sqlite)):
         raise StoreError(
             "a Troupe process is using this database, or was killed less than "
             f"{_MAX_REPORT_AGE_SECONDS:.0f} seconds ago; stop all processes, then copy the database"

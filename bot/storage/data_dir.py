@@ -55,21 +55,21 @@ def lock_data_dir(
     directory cannot be created or another process has locked it.
     """
     try:
-        lock = (create_data_dir(data_dir) / use.value).open("a+")
+        file = (create_data_dir(data_dir) / use.value).open("a+")
     except OSError as error:
         raise _unusable_dir_error(data_dir, error) from None
-    with lock:
+    with file:
         try:
-            lock_file(lock, is_shared=is_shared)
+            lock_file(file, is_shared=is_shared)
         except OSError:
-            lock.seek(0)
+            file.seek(0)
             raise SettingsError(
-                f"{_HOLDER_NAMES[use]} (process {lock.read().strip() or 'unknown'}) is using"
+                f"{_HOLDER_NAMES[use]} (process {file.read().strip() or 'unknown'}) is using"
                 f" {data_dir}; stop it, or set TROUPE_DATA_DIR to another directory"
             ) from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
         yield
 
 

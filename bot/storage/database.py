@@ -70,9 +70,9 @@ class Database:
         """Run a unit of work in a transaction, and commit it."""
         return await _translate_errors(self._pool.run(start_unit))
 
-    async def run_reading(self, start_unit: StartUnit[T]) -> T:
+    async def run_readonly(self, start_unit: StartUnit[T]) -> T:
         """Run a unit of work that only reads."""
-        return await _translate_errors(self._pool.run_reading(start_unit))
+        return await _translate_errors(self._pool.run_readonly(start_unit))
 
     async def read(self, unit: UnitOfWork[T]) -> T:
         """Run a SQLAlchemy function that only reads."""
@@ -88,7 +88,7 @@ class Database:
 
     async def fetch(self, statement: Statement, **values: object) -> Rows:
         """Return the rows of a single read-only statement."""
-        return await self.run_reading(lambda: _run_statement(statement, values))
+        return await self.run_readonly(lambda: _run_statement(statement, values))
 
     async def execute(self, statement: Statement, **values: object) -> Rows:
         """Run a single statement in a transaction, commit it, and return its rows."""
@@ -124,7 +124,7 @@ class Database:
     async def migrate(self) -> None:
         """Upgrade old tables and PostgreSQL's functions; raises `SettingsError` if that fails."""
         revisions = await self.read(read_revisions)
-        revisions.check_supported()
+        revisions.check_compatibility()
         if revisions.is_newer:
             _log.info("tables_are_newer", revision=revisions.current, own=NEWEST_REVISION)
         try:
@@ -197,7 +197,7 @@ def readonly(
 
     @functools.wraps(unit)
     async def run(self: AnyStore, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> T:
-        return await self._database.run_reading(lambda: unit(self, *args, **kwargs))
+        return await self._database.run_readonly(lambda: unit(self, *args, **kwargs))
 
     return run
 
@@ -375,7 +375,7 @@ class TableRevisions:
         """Whether a newer version of Troupe upgraded the tables."""
         return self.current is not None and self.current > NEWEST_REVISION
 
-    def check_supported(self) -> None:
+    def check_compatibility(self) -> None:
         """Raise `SettingsError` if this version of Troupe cannot use the tables."""
         if self.is_newer and (self.minimum is None or self.minimum > NEWEST_REVISION):
             raise SettingsError(
@@ -389,11 +389,11 @@ def read_revisions(connection: Connection) -> TableRevisions:
     inspector = inspect(connection)
     if not inspector.has_table(_alembic_version.name):
         return TableRevisions(None, None)
-    current = connection.execute(select(_alembic_version.c.version_num)).scalar_one_or_none()
+    revision = connection.execute(select(_alembic_version.c.version_num)).scalar_one_or_none()
     minimum = None
     if inspector.has_table(supported_revision.name):
         minimum = connection.execute(select(supported_revision.c.oldest)).scalar_one_or_none()
-    return TableRevisions(current, minimum)
+    return TableRevisions(revision, minimum)
 
 
 def _run_migrations(connection: Connection) -> None:

@@ -37,7 +37,7 @@ class DeadLetters(ClockStore):
     @readonly
     def text(self, name: str) -> Unit[str | None]:
         """Return a dead letter's text, or None if no dead letter has this name."""
-        kind, row_id = _parse_letter_name(name)
+        kind, row_id = _parse_dead_letter_name(name)
         if not kind:
             return None
         rows = yield SQL["dead_text" if kind == _OUTBOX else "dead_message"].query(row=row_id)
@@ -53,7 +53,7 @@ class DeadLetters(ClockStore):
     @transaction
     def retry(self, name: str) -> Unit[str | None]:
         """Retry a dead letter; return its conversation or lane, or None if it is not found."""
-        kind, row_id = _parse_letter_name(name)
+        kind, row_id = _parse_dead_letter_name(name)
         if not kind:
             return None
         return (yield from (self._send_again if kind == _OUTBOX else self._receive_again)(row_id))
@@ -61,7 +61,7 @@ class DeadLetters(ClockStore):
     @transaction
     def drop(self, name: str) -> Unit[bool]:
         """Permanently delete a dead letter's content; return False if it is not found."""
-        kind, row_id = _parse_letter_name(name)
+        kind, row_id = _parse_dead_letter_name(name)
         statement = SQL["drop_dead_row" if kind == _OUTBOX else "drop_dead_message"]
         return bool(kind and (yield statement.query(row=row_id)))
 
@@ -84,7 +84,7 @@ class DeadLetters(ClockStore):
         return lane_key if (yield SQL["send_dead_row_again"].query(row=row_id)) else None
 
 
-def _parse_letter_name(name: str) -> tuple[str, int]:
+def _parse_dead_letter_name(name: str) -> tuple[str, int]:
     """Return the kind and row id in a dead letter's name; the kind of an invalid name is ""."""
     kind, _, row_id_text = name.partition("-")
     is_row_id = row_id_text.isascii() and row_id_text.isdigit() and len(row_id_text) < 18

@@ -65,7 +65,7 @@ class PartChanges:
             ((part, {}) for part in surplus_part_numbers),
         )
 
-    def build_rows_in_place(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    def build_replacement_rows(self, targets: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the rows to queue if the parts replace the messages `targets` in order.
 
         Files are neither replaced nor replacements: old ones are deleted, and new ones are sent.
@@ -142,7 +142,7 @@ def finish(
     other_changes = rows.result.change or rows.result.replaced_part_names or rows.result.feedback
     is_answer_only = not other_changes
     if dialect == "postgresql" and is_answer_only:
-        values = _finish_values(claim, rows, sender, at.now)
+        values = _build_finish_values(claim, rows, sender, at.now)
         [[is_claim_held, *columns]] = yield SQL_FUNCTIONS["finish"].call.query_alone(values)
         if not is_claim_held:
             raise fenced_error(claim)
@@ -160,7 +160,7 @@ def _finish_in_steps(
     at: Moment,
     dialect: DialectName,
 ) -> Unit[tuple[NextMessage | None, OutboxRow | None]]:
-    session, is_released = yield from _mark_answered(claim, rows, dialect)
+    session, is_claim_released = yield from _mark_answered(claim, rows, dialect)
     for statement_name, turns in (
         ("remove_failed", rows.result.removed_range),
         ("remove_turns", rows.result.removed_range),
@@ -183,7 +183,7 @@ def _finish_in_steps(
     reserved_row = yield from _queue_answer(rows, sender, at)
     if rows.result.change is not None:  # after locking the lane, because this changes outbox rows
         yield from histories.apply_change(claim.conversation, rows.result.change, at.now)
-    if is_released:
+    if is_claim_released:
         return None, reserved_row
     if rows.begins_next:
         return (yield from begin_next_message(claim)), reserved_row
@@ -210,7 +210,7 @@ def _queue_answer(
     answer = rows.answer
     if rows.result.replaced_part_names:
         targets = yield from histories.find_part_targets(rows.result.replaced_part_names)
-        queued_rows = answer.build_rows_in_place(targets)
+        queued_rows = answer.build_replacement_rows(targets)
     elif answer.may_have_opened_parts:
         part_rows = yield SQL["opened_parts"].query(of_turn=answer.common_columns["turn"])
         queued_rows = answer.build_rows([row[0] for row in part_rows])
@@ -219,7 +219,7 @@ def _queue_answer(
     return (yield from outbox.queue_rows(queued_rows, sender, at)) if queued_rows else None
 
 
-def _finish_values(
+def _build_finish_values(
     claim: Claim, rows: ResultRows, sender: outbox.SenderIdentity | None, now: float
 ) -> dict[str, object]:
     return {

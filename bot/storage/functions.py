@@ -23,7 +23,7 @@ class PostgresFunction:
         parameter_types = {one.split()[0].removeprefix("_"): one.split()[1] for one in parameters}
         self.call = Statement(
             f"SELECT * FROM {self.name}({', '.join(f':{one}' for one in parameter_types)})",
-            list_parameters={one for one, type_ in parameter_types.items() if type_ == "bytea[]"},
+            array_parameters={one for one, type_ in parameter_types.items() if type_ == "bytea[]"},
             table_parameters={one for one, type_ in parameter_types.items() if type_ == "json"},
         )
         """The statement that calls the function; values have the parameters' names without "_"."""

@@ -114,8 +114,8 @@ def _load_failed_question(
     encoded_names = encode_names(question.turn.part_names)
     values = {"of": conversation, "in_session": session, "question": question.id}
     rows = yield SQL["gathered_turns"].query({**values, "sent_as": encoded_names})
-    earlier = tuple(_to_stored_turn(one).turn for one in rows)
-    return Exchange(question, (), Session(session, earlier), session == current_session, sent_parts)
+    turns = tuple(_to_stored_turn(one).turn for one in rows)
+    return Exchange(question, (), Session(session, turns), session == current_session, sent_parts)
 
 
 def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchange | None]:

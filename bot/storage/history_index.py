@@ -91,14 +91,14 @@ def _locate_part(
     address: Address, name: str, part: str, includes_copies: bool
 ) -> Unit[list[MessageLocation]]:
     external_key = name.removeprefix(f"{address.source}:")
-    question_key = yield from _find_conversation(address, external_key)
+    conversation_key = yield from _find_conversation(address, external_key)
     selector = {"part": encode_names((part,))}
-    if question_key is None or includes_copies:
+    if conversation_key is None or includes_copies:
         rows = yield SQL["answers_of_channel"].query({**_branch_parameters(address), **selector})
     else:
-        rows = yield SQL["answers_of_conversation"].query({"of": question_key, **selector})
-    if not rows and question_key is not None:
-        return [MessageLocation(question_key, None, is_newest=True)]
+        rows = yield SQL["answers_of_conversation"].query({"of": conversation_key, **selector})
+    if not rows and conversation_key is not None:
+        return [MessageLocation(conversation_key, None, is_newest=True)]
     locations = []
     for turn, conversation, session in rows:
         is_last_turn = yield from _is_last_turn(turn, conversation, session, external_key)
@@ -106,8 +106,8 @@ def _locate_part(
     return locations
 
 
-def _is_last_turn(turn: int, conversation: str, session: int, answered_key: str) -> Unit[bool]:
-    """Return whether nothing follows a turn except answers to the event `answered_key`."""
-    values = {"of": conversation, "in_session": session, "turn": turn, "answered": answered_key}
+def _is_last_turn(turn: int, conversation: str, session: int, event_key: str) -> Unit[bool]:
+    """Return whether nothing follows a turn except answers to the event `event_key`."""
+    values = {"of": conversation, "in_session": session, "turn": turn, "answered": event_key}
     [[is_last_turn]] = yield SQL["is_last"].query(values)
     return bool(is_last_turn)

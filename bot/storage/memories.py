@@ -146,12 +146,12 @@ class SqlMemories(RecordingStore):
         names_by_key: dict[str, str] = {}
 
         def parse(row: Sequence[Any]) -> Memory:
-            id_, kind, key, text, author, told_by, teller, *other_columns = row
+            id_, kind, key, text, author, teller_id, teller_name, *other_columns = row
             is_pinned, since, model, vector, name, _ = other_columns
             if key not in names_by_key:
                 names_by_key[key] = self._database.codec.decode(name)
             subject = MemorySubject(SubjectKind(kind), key, names_by_key[key])
-            person = Person(told_by, teller) if told_by else None
+            person = Person(teller_id, teller_name) if teller_id else None
             args = {"since": since, "model": model, "vector": vector, "id": id_, "told_by": person}
             return Memory(subject, text, author, place, is_pinned=bool(is_pinned), **args)
 
@@ -255,7 +255,7 @@ class SqlMemories(RecordingStore):
             yield from delete_memories_and_prompts([old.id], self._clock.now())
             return old if add_replacement is None else (yield from add_replacement(old))
 
-        if await self._database.run_reading(lambda: _find_editable_memory(number, reader)) is None:
+        if await self._database.run_readonly(lambda: _find_editable_memory(number, reader)) is None:
             return None
         self._record_tombstone(Tombstone(self._clock.now(), memories=(number,)))
         deleted_or_replaced_memory = await self._database.run(delete_memory)
@@ -474,7 +474,7 @@ def _to_row(memory: Memory) -> dict[str, object]:
 
 
 def _to_memory(row: Sequence[Any]) -> Memory:
-    number, subject_kind, subject, name, text, kind, said_by, told_by, told_by_name, *rest = row
+    number, subject_kind, subject, name, text, kind, said_by, teller_id, teller_name, *rest = row
     witnesses, conversation, turns, is_derived, audience, origin, server, is_widened, *rest = rest
     state, is_pinned, since, until, model, vector = rest[:6]
     place = Audience.from_database(origin)
@@ -484,7 +484,7 @@ def _to_memory(row: Sequence[Any]) -> Memory:
         said_by,
         MemoryPlace(place.key, server, place.reach is Reach.PRIVATE),
         MemoryKind(kind),
-        Person(told_by, told_by_name) if told_by else None,
+        Person(teller_id, teller_name) if teller_id else None,
         tuple(one for one in witnesses.split("\n") if one),
         conversation,
         tuple(json.loads(turns)),

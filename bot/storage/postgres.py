@@ -132,7 +132,7 @@ class PostgresPool(ConnectionPool):
                 await self._pool.release(connection, timeout=_CANCEL_TIMEOUT_SECONDS)
 
     async def _run_unit(self, connection: Any, unit: Unit[T], query: Query) -> T:
-        if query.is_whole_unit and not self._is_behind_pgbouncer:
+        if query.is_only_query and not self._is_behind_pgbouncer:
             return await self._run_unit_to_end(connection, unit, query)
         async with connection.transaction():
             if self._is_behind_pgbouncer:
@@ -149,8 +149,8 @@ class PostgresPool(ConnectionPool):
 
     async def _execute_query(self, connection: Any, query: Query) -> Rows:
         compiled_sql = query.statement.compile_for("postgresql")
-        if query.many_values:
-            rows = [compiled_sql.arguments(values, self._codec) for values in query.many_values]
+        if query.value_rows:
+            rows = [compiled_sql.arguments(values, self._codec) for values in query.value_rows]
             await connection.executemany(compiled_sql.text, rows)
             return ()
         values = compiled_sql.arguments(query.values, self._codec)

@@ -141,11 +141,11 @@ class RedisSignals(InProcessSignals):
 
     async def _receive_until_silent(self, subscription: PubSub) -> None:
         """Receive until the connection ends; raises `TimeoutError` after a long silence."""
-        loop_time = asyncio.get_running_loop().time
+        get_loop_time = asyncio.get_running_loop().time
         silence_seconds = self._heartbeat_seconds + 2 * TIMEOUT_SECONDS
         async with asyncio.timeout(silence_seconds) as silence_timeout:
             async for message in subscription.listen():
-                silence_timeout.reschedule(loop_time() + silence_seconds)
+                silence_timeout.reschedule(get_loop_time() + silence_seconds)
                 if message["type"] == "message":
                     self._receive_message(message["data"])
 

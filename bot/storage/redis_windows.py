@@ -34,7 +34,7 @@ _SERVER_ERRORS = (TimeoutError, RedisError, OSError)
 class _StoredWindow(msgspec.Struct, array_like=True):
     epoch: int
     session: int
-    is_whole: bool
+    is_complete: bool
     turns: tuple[Turn, ...]
 
 
@@ -59,7 +59,7 @@ class RedisWindows(SharedWindows):
     def share(self, claim: Claim, window: SessionWindow) -> None:
         if self._is_paused or len(self._queued_windows) >= _MAX_QUEUED_WINDOWS:
             return
-        stored_window = _StoredWindow(claim.epoch, window.session, window.is_whole, window.turns)
+        stored_window = _StoredWindow(claim.epoch, window.session, window.is_complete, window.turns)
         encoded_window = self._codec.encode(_encode(stored_window))
         if encoded_window is not None and len(encoded_window) <= _MAX_WINDOW_BYTES:
             self._queued_windows[claim.conversation] = encoded_window
@@ -82,7 +82,7 @@ class RedisWindows(SharedWindows):
         if window is None or window.epoch != claim.epoch - 1:
             return None
         turn_count = len(window.turns)
-        return create_window(Session(window.session, window.turns), turn_count + window.is_whole)
+        return create_window(Session(window.session, window.turns), turn_count + window.is_complete)
 
     @override
     async def drop(self, claim: Claim) -> None:

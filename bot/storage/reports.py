@@ -122,7 +122,7 @@ class AnswerLog(Store):
         return None if is_partial else sent_at
 
     @readonly
-    def find_context(self, answer: StoredAnswer) -> Unit[Scene | None]:
+    def find_scene(self, answer: StoredAnswer) -> Unit[Scene | None]:
         """Return the answered message (except quote and files) and its history, if still known."""
         one, key = answer.receipt, {"of": answer.conversation}
         times = {"since": answer.at - _MAX_RECEIPT_DELAY_SECONDS, "until": answer.at}

@@ -101,7 +101,7 @@ _MAX_RESTORE_AGE_SECONDS = 30 * 86_400.0
 
 async def read_last_restore(database: Database, now: float) -> DatabaseRestore | None:
     """Return the most recent restore, or None if there was none in the last 30 days."""
-    return await database.run_reading(lambda: _find_newest_restore(now))
+    return await database.run_readonly(lambda: _find_newest_restore(now))
 
 
 def _find_newest_restore(now: float) -> Unit[DatabaseRestore | None]:

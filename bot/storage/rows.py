@@ -82,7 +82,7 @@ _KIND_BY_TYPE: Mapping[type, str] = {
     SayRequest: "say",
 }
 _DECODERS: Mapping[str, Callable[[bytes | str], Incoming]] = {
-    kind: msgspec.json.Decoder(event).decode for event, kind in _KIND_BY_TYPE.items()
+    kind: msgspec.json.Decoder(event_type).decode for event_type, kind in _KIND_BY_TYPE.items()
 }
 
 encode_event: Callable[[Incoming], bytes] = msgspec.json.Encoder().encode

@@ -195,10 +195,10 @@ def run_unit(connection: sqlite3.Connection, start_unit: StartUnit[T], codec: Te
 
 def _execute_query(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Rows:
     sql = query.statement.compile_for("sqlite")
-    if len(query.many_values) > 1:
-        cursor.executemany(sql.text, [sql.arguments(values, codec) for values in query.many_values])
+    if len(query.value_rows) > 1:
+        cursor.executemany(sql.text, [sql.arguments(values, codec) for values in query.value_rows])
         return ()
-    values = query.many_values[0] if query.many_values else query.values
+    values = query.value_rows[0] if query.value_rows else query.values
     cursor.execute(sql.text, sql.arguments(values, codec))
     if not cursor.description:
         return ()
@@ -241,7 +241,7 @@ class ConnectionPool(Protocol):
     async def run(self, start_unit: StartUnit[T]) -> T:
         """Run a unit of work directly on the driver, and commit it."""
 
-    async def run_reading(self, start_unit: StartUnit[T]) -> T:
+    async def run_readonly(self, start_unit: StartUnit[T]) -> T:
         """Run a read-only unit of work."""
         return await self.run(start_unit)
 
@@ -277,7 +277,7 @@ class SqliteThreadPool(ConnectionPool):
         return self._writer.run(start_unit)
 
     @override
-    def run_reading(self, start_unit: StartUnit[T]) -> Coroutine[Any, Any, T]:
+    def run_readonly(self, start_unit: StartUnit[T]) -> Coroutine[Any, Any, T]:
         return self._readers.run(start_unit)
 
     @override

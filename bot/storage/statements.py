@@ -60,19 +60,19 @@ class Statement:
     `now`. FOR UPDATE and FOR SHARE are removed for SQLite, where only one unit writes at a time.
 
     Values and columns are encrypted if they have the name of an encryptable column. Values
-    named in `list_parameters` are lists of such texts; values named in `table_parameters` are lists
-    of complete rows.
+    named in `array_parameters` are lists of such texts; values named in `table_parameters` are
+    lists of complete rows.
     """
 
     def __init__(
         self,
         text: str,
         *,
-        list_parameters: Collection[str] = (),
+        array_parameters: Collection[str] = (),
         table_parameters: Collection[str] = (),
     ) -> None:
         self.text = text.strip()
-        self._list_parameters = list_parameters
+        self._array_parameters = array_parameters
         self._table_parameters = table_parameters
         self._compiled_by_dialect: dict[DialectName, CompiledSql] = {}
 
@@ -91,7 +91,7 @@ class Statement:
 
         In a read-only unit, further queries may follow, also without a transaction.
         """
-        return Query(self, values or named_values, (), is_whole_unit=True)
+        return Query(self, values or named_values, (), is_only_query=True)
 
     def query_many(self, rows: Sequence[Values]) -> "Query":
         """Return a query that runs this statement once per row of values, and returns no rows."""
@@ -110,7 +110,7 @@ class Statement:
         text = PARAMETER.sub(lambda match: f"{sigil}{names.index(match[1]) + 1}", text)
         encoders = {
             **dict.fromkeys(_ENCRYPTABLE_COLUMNS, _encode_value),
-            **dict.fromkeys(self._list_parameters, _encode_list),
+            **dict.fromkeys(self._array_parameters, _encode_list),
             **dict.fromkeys(self._table_parameters, _encode_table),
         }
         indexed_encoders = [(i, encoders[one]) for i, one in enumerate(names) if one in encoders]
@@ -217,9 +217,9 @@ class Query:
 
     statement: Statement
     values: Values
-    many_values: tuple[Values, ...]
+    value_rows: tuple[Values, ...]
     """If not empty, the statement runs once for each of these, and returns no rows."""
-    is_whole_unit: bool = False
+    is_only_query: bool = False
     """Whether it is the only query of its unit, which saves round trips on PostgreSQL."""
 
 

@@ -112,7 +112,7 @@ class UsageTotals(Store):
         return [(int(at), name or "", UsageTotal(*map(int, sums))) for at, name, *sums in rows]
 
     @readonly
-    def count_first_word_delays(
+    def count_answers_by_delay(
         self, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, float, int]]]:
         """Count answers by time step (counted from `since`) and by seconds to the first word."""

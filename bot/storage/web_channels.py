@@ -26,7 +26,7 @@ from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode_all, to_turn_row
 from bot.storage.statements import SQL, Rows, Unit
 
-_LAST_POSITION = 2**62
+_MAX_POSITION = 2**62
 _CHANGES_TOPIC = "web_channels"
 _encode = msgspec.json.Encoder().encode
 _decode_channel = msgspec.json.Decoder(WebChannel).decode
@@ -51,12 +51,12 @@ class SqlWebChannels(Store):
 
         `change` receives the stored channel, so that no simultaneous change is lost.
         """
-        changed_channel = await self._change(channel_id, change)
+        changed_channel = await self._change_channel(channel_id, change)
         self._signals.publish(_CHANGES_TOPIC, [channel_id])
         return changed_channel
 
     @transaction
-    def _change(
+    def _change_channel(
         self, channel_id: str, change: Callable[[WebChannel], WebChannel]
     ) -> Unit[WebChannel | None]:
         rows = yield SQL["lock_web_channel"].query(of=channel_id)
@@ -88,12 +88,12 @@ class SqlWebChannels(Store):
 
     async def add(self, channel_id: str, messages: Sequence[WebMessage]) -> None:
         """Append messages with new ids; raises `Refused` if the channel does not exist."""
-        if not await self._add(channel_id, messages):
+        if not await self._add_messages(channel_id, messages):
             raise Refused(f"there is no channel {channel_id!r}")
         self._signals.publish(_CHANGES_TOPIC, [channel_id])
 
     @transaction
-    def _add(self, channel_id: str, messages: Sequence[WebMessage]) -> Unit[bool]:
+    def _add_messages(self, channel_id: str, messages: Sequence[WebMessage]) -> Unit[bool]:
         for one in messages:
             revisions = yield SQL["next_web_revision"].query(of=channel_id)
             if not revisions:
@@ -103,12 +103,12 @@ class SqlWebChannels(Store):
 
     async def replace(self, channel_id: str, message: WebMessage) -> bool:
         """Replace a message; return False if it is missing or deleted."""
-        is_replaced = await self._replace(channel_id, message)
+        is_replaced = await self._replace_message(channel_id, message)
         self._signals.publish(_CHANGES_TOPIC, [channel_id])
         return is_replaced
 
     @transaction
-    def _replace(self, channel_id: str, message: WebMessage) -> Unit[bool]:
+    def _replace_message(self, channel_id: str, message: WebMessage) -> Unit[bool]:
         revisions = yield SQL["next_web_revision"].query(of=channel_id)
         if not revisions:
             return False
@@ -123,7 +123,7 @@ class SqlWebChannels(Store):
 
     @readonly
     def newest(
-        self, channel_id: str, limit: int, before: int = _LAST_POSITION
+        self, channel_id: str, limit: int, before: int = _MAX_POSITION
     ) -> Unit[Sequence[WebMessage]]:
         """Return the newest undeleted messages before a position, oldest first."""
         values = {"of": channel_id, "most": limit, "older_than": before}
@@ -206,7 +206,7 @@ _MAX_SEARCHED_MESSAGES = 100_000
 
 
 @dataclass(eq=False)
-class WebMessageBlanker(ConversationMemory):
+class WebMessageEraser(ConversationMemory):
     """Blanks the web messages of forgotten turns and answers, but not commands or their replies."""
 
     channels: SqlWebChannels

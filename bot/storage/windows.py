@@ -31,7 +31,7 @@ class SessionWindow:
 
     session: int
     turns: tuple[Turn, ...]
-    is_whole: bool
+    is_complete: bool
     """Whether the session has no older turns."""
     size: int
     """The approximate memory, in characters."""
@@ -40,7 +40,7 @@ class SessionWindow:
 
     def newest_session(self, max_turns: int) -> Session | None:
         """Return a session of the newest turns, or None if too few turns are cached."""
-        if len(self.turns) < max_turns and not self.is_whole:
+        if len(self.turns) < max_turns and not self.is_complete:
             return None
         turns = self.turns[-max_turns:] if max_turns > 0 else ()
         return Session(self.session, turns, self.memo)
@@ -50,13 +50,13 @@ class SessionWindow:
         if not turns:
             return self
         all_turns = (*self.turns, *turns)
-        return _build_window(self.session, all_turns, self.size, turns, self.is_whole, self.memo)
+        return _build_window(self.session, all_turns, self.size, turns, self.is_complete, self.memo)
 
     def without_turns(self, removed_range: TurnRange) -> "SessionWindow":
         """Return a window without turns that were deleted from the session."""
         kept_turns = removed_range.remove_from(self.turns)
         return SessionWindow(
-            self.session, kept_turns, self.is_whole, sum(map(_turn_size, kept_turns)), self.memo
+            self.session, kept_turns, self.is_complete, sum(map(_turn_size, kept_turns)), self.memo
         )
 
 

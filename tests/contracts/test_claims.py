@@ -129,7 +129,7 @@ def writes(store: Store, claim: Claim, message: InboxMessage) -> list[Awaitable[
     return [
         store.conversations.finish(claim, message, TurnResult([said("x")], [part])),
         store.conversations.release(claim),
-        store.conversations.open(claim, message, part),
+        store.conversations.open_part(claim, message, part),
         store.conversations.record_attempt(claim, message, AttemptState.NONE),
         store.conversations.forget(claim),
     ]

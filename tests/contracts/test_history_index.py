@@ -66,7 +66,7 @@ async def test_message_of_an_unfinished_answer_is_located(store: Store) -> None:
     said = in_history(1, "replies=1")
     await store.inbox.receive([said], {})
     [begun] = await store.sending_conversations.claim_next([said.address.conversation], "me", 60)
-    opened = await store.sending_conversations.open(
+    opened = await store.sending_conversations.open_part(
         begun.claim, begun.message, OutgoingPart(0, MessageContent("It gr"))
     )
     assert opened.row is not None

@@ -46,14 +46,14 @@ from tests.support.store import (
 async def open_two(store: Store) -> tuple[Claim, InboxMessage]:
     claim, message = await take_message(store)
     for part in in_parts("…", "…"):
-        await store.conversations.open(claim, message, part)
+        await store.conversations.open_part(claim, message, part)
     return claim, message
 
 
 async def test_part_is_opened_only_once(store: Store) -> None:
     claim, message = await take_message(store)
     first, again = [
-        await store.conversations.open(claim, message, part)
+        await store.conversations.open_part(claim, message, part)
         for text in ("…", "other")
         for part in in_parts(text)
     ]
@@ -63,7 +63,8 @@ async def test_part_is_opened_only_once(store: Store) -> None:
 async def test_opening_the_first_part_reserves_its_row_for_this_sender(store: Store) -> None:
     claim, message = await take_message(store)
     first, second = [
-        await store.sending_conversations.open(claim, message, part) for part in in_parts("…", "…")
+        await store.sending_conversations.open_part(claim, message, part)
+        for part in in_parts("…", "…")
     ]
     assert present(first.row).id == first.row_id
     assert second.row is None, "the first one of its lane is under way"
@@ -93,7 +94,7 @@ async def test_opened_parts_of_a_message_that_is_not_answered_are_deleted(store:
 async def test_reaction_is_sent_to_the_message_and_reuses_no_opened_part(store: Store) -> None:
     claim, message = await take_message(store)
     [opened] = in_parts("…")
-    await store.conversations.open(claim, message, opened)
+    await store.conversations.open_part(claim, message, opened)
     reaction = OutgoingPart(REACTION_PART, MessageContent("👍"))
     await store.conversations.finish(claim, message, TurnResult(outgoing=[reaction]))
     rows = await send_all(store)
@@ -107,7 +108,7 @@ async def test_reaction_is_sent_to_the_message_and_reuses_no_opened_part(store: 
 async def test_opened_part_that_shows_its_text_is_not_edited(store: Store) -> None:
     claim, message = await take_message(store)
     content = MessageContent("done")
-    await store.conversations.open(claim, message, OutgoingPart(0, content))
+    await store.conversations.open_part(claim, message, OutgoingPart(0, content))
     row = await taken(store)
     assert await store.outbox.mark_sent(row, "m0") is None
     shown = [OutgoingPart(part, content, is_already_shown=True) for part in (0, 1)]
@@ -327,7 +328,7 @@ async def test_faces_and_buttons_reach_the_sender_as_they_were_queued(store: Sto
         (Button("重试", "retry:1/0", ButtonStyle.DANGER), Button("2/3", "next", row=1)),
     )
     nameless = MessageContent("plain")
-    await store.conversations.open(claim, message, OutgoingPart(0, content))
+    await store.conversations.open_part(claim, message, OutgoingPart(0, content))
     final = TurnResult(outgoing=in_parts(nameless, content))
     await store.conversations.finish(claim, message, final)
     rows = await send_all(store)

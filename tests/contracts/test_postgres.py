@@ -248,7 +248,7 @@ async def test_process_has_at_most_eight_connections_under_load(url: str) -> Non
     ):
         works = [group.create_task(answer_in(database, number)) for number in range(100)]
         works += [
-            group.create_task(database.run_reading(lambda: running("SELECT pg_sleep(0.01)")))
+            group.create_task(database.run_readonly(lambda: running("SELECT pg_sleep(0.01)")))
             for _ in range(100)
         ]
         while not all(one.done() for one in works):

@@ -138,7 +138,7 @@ def _run(connection: Connection, start: StartUnit[T]) -> T:
 def _rows_of(connection: Connection, query: Query) -> Rows:
     sql = query.statement.compile_for("postgresql")
     found: Rows = ()
-    for values in query.many_values or (query.values,):
+    for values in query.value_rows or (query.values,):
         result = connection.exec_driver_sql(sql.text, tuple(sql.arguments(values, TextCodec())))
         found = result.fetchall() if result.returns_rows else ()
     return found

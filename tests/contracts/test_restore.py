@@ -65,7 +65,7 @@ async def test_unsent_part_of_an_unfinished_answer_is_not_sent_after_a_restore(
     incoming = replace(incoming, address=replace(incoming.address, bot_id=bot_id))
     await store.inbox.receive([incoming], {})
     claim, message = await begin(store.conversations, incoming.address.conversation)
-    await store.conversations.open(claim, message, OutgoingPart(0, MessageContent("It gr")))
+    await store.conversations.open_part(claim, message, OutgoingPart(0, MessageContent("It gr")))
 
     possibly_sent_count, _ = await prepare_restored_database(store.database, [], NOW, NOW)
 

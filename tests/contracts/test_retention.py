@@ -56,7 +56,7 @@ async def test_old_finished_rows_are_deleted(
 
 async def test_unanswered_messages_and_unsent_turns_are_kept(store: Store) -> None:
     claim, message = await take_message(store)
-    await store.conversations.open(claim, message, *in_parts("…"))
+    await store.conversations.open_part(claim, message, *in_parts("…"))
     await send_rows(store, 1)
     await make_older(store, 100)
     await delete_expired(store.database, SystemClock(), 14)

@@ -78,7 +78,9 @@ class Delivery:
         if opening is not None:
             content = MessageContent(opening)
             for part in parts:
-                await conversations.open(claim, message, replace(part, content=content, file=None))
+                await conversations.open_part(
+                    claim, message, replace(part, content=content, file=None)
+                )
         await conversations.finish(claim, message, TurnResult(outgoing=parts))
 
     async def states(self) -> list[str]:

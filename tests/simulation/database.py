@@ -117,13 +117,13 @@ class DatabaseServer:
         """Set the `now` of a query to the server's time."""
         if self._trusts_clients:
             return query
-        many_values = tuple(
+        value_rows = tuple(
             {**values, "now": self.now()} if "now" in values else values
-            for values in query.many_values
+            for values in query.value_rows
         )
         if "now" not in query.values:
-            return replace(query, many_values=many_values)
-        return replace(query, many_values=many_values, values={**query.values, "now": self.now()})
+            return replace(query, value_rows=value_rows)
+        return replace(query, value_rows=value_rows, values={**query.values, "now": self.now()})
 
     def _execute(self, cursor: Any, statement: str, values: Any, _context: Any = None) -> None:
         if isinstance(values, dict) and "now" in values and not self._trusts_clients:

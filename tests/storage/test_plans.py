@@ -49,7 +49,7 @@ class RecordingDatabase(Database):
         return await self._database.run(lambda: through(self._record, start()))
 
     @override
-    async def run_reading(self, start: StartUnit[T]) -> T:
+    async def run_readonly(self, start: StartUnit[T]) -> T:
         return await self.run(start)
 
     @override
@@ -130,7 +130,7 @@ async def _scans(database: RecordingDatabase) -> set[tuple[str, str]]:
 
 def _sql_of(query: Query) -> tuple[str, Sequence[Any]]:
     sql = query.statement.compile_for("sqlite")
-    values = query.many_values[0] if query.many_values else query.values
+    values = query.value_rows[0] if query.value_rows else query.values
     return sql.text, sql.arguments(values, TextCodec())
 
 

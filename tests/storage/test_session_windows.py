@@ -21,7 +21,7 @@ def put_window(windows: SessionWindows, conversation: str, *texts: str) -> None:
 
 def test_conversation_keeps_its_newest_400_turns() -> None:
     window = create_window(Session(1, turns(*map(str, range(399)))), 400)
-    assert window.is_whole
+    assert window.is_complete
     window = window.with_turns(turns("a", "b"))
     assert [turn.text for turn in (window.turns[0], *window.turns[-2:])] == ["1", "a", "b"]
     assert window.newest_session(401) is None

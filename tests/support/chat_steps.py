@@ -54,7 +54,7 @@ class Chat:
 
     async def open_part(self) -> object:
         part = OutgoingPart(0, MessageContent("…"))
-        return await self.conversations.open(self.claim, present(self.message), part)
+        return await self.conversations.open_part(self.claim, present(self.message), part)
 
     async def finish(self) -> object:
         message = present(self.message)

@@ -149,7 +149,7 @@ CRASH_POINTS: dict[str, OnPoint] = {
     "after_commit": _point(SqlInbox, "receive", _has_messages),
     "after_wake": _point(InboxIntake, "receive", _has_messages),
     "after_claim": _point(Conversations, "begin", lambda begun, *_: bool(begun)),
-    "after_open": _point(Conversations, "open"),
+    "after_open": _point(Conversations, "open_part"),
     "during_generation": _during_generation,
     "before_finish": _point(Conversations, "finish", before=True),
     "after_finish": _point(Conversations, "finish"),
@@ -245,7 +245,7 @@ def _rewrite(function: PostgresFunction, pattern: str, replacement: str) -> None
     function.definition = rewritten.replace(function.name, new_name)
     function.call = Statement(
         call.text.replace(function.name, new_name),
-        list_parameters=call._list_parameters,
+        array_parameters=call._array_parameters,
         table_parameters=call._table_parameters,
     )
     function.name = new_name
@@ -256,7 +256,7 @@ def _no_fence() -> None:
     held = "epoch = _at_epoch AND owner = _claimed_by"
     for function in (SQL_FUNCTIONS["open"], SQL_FUNCTIONS["finish"]):
         _rewrite(function, held, "true")
-    finish_values = finishing._finish_values
+    finish_values = finishing._build_finish_values
 
     def values_of_another_turn(
         claim: Claim, rows: finishing.ResultRows, sender: SenderIdentity | None, now: float
@@ -267,7 +267,7 @@ def _no_fence() -> None:
     async def renew(*_: object) -> list[Claim]:
         return []
 
-    finishing._finish_values = values_of_another_turn
+    finishing._build_finish_values = values_of_another_turn
     Conversations.renew = renew  # type: ignore[method-assign,assignment] # on purpose
 
 

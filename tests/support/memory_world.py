@@ -104,8 +104,8 @@ class MortalDatabase(Database):
         return await super().run(lambda: through(self._count, start()))
 
     @override
-    async def run_reading(self, start: StartUnit[T]) -> T:
-        return await super().run_reading(lambda: through(self._count, start()))
+    async def run_readonly(self, start: StartUnit[T]) -> T:
+        return await super().run_readonly(lambda: through(self._count, start()))
 
     def _count(self, query: Query) -> Query:
         if self.queries_left is not None:

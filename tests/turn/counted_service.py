@@ -51,9 +51,9 @@ class CountingPool(ConnectionPool):
         return await self._pool.run(lambda: through(self._count, start()))
 
     @override
-    async def run_reading(self, start: StartUnit[T]) -> T:
+    async def run_readonly(self, start: StartUnit[T]) -> T:
         self._counts["reads"] += 1
-        return await self._pool.run_reading(start)
+        return await self._pool.run_readonly(start)
 
     @override
     async def read(self, unit: UnitOfWork[T]) -> T:
