@@ -11,7 +11,7 @@ from bot.chat.access import ApiScope, ApiToken
 from bot.cli.installation import change_installation, use_installation
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import create_command_app
-from bot.console.login import API_PREFIX, ConsoleLinks, generate_token, hash_token
+from bot.console.login import API_TOKEN_PREFIX, ConsoleLinks, generate_token, hash_token
 from bot.console.server import find_address
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
@@ -77,7 +77,7 @@ def add_token(
 ) -> None:
     """Create an API token and print it; only its hash is stored."""
     scopes = frozenset(_parse_scope(name) for names in scope for name in names.split(","))
-    token = generate_token(API_PREFIX)
+    token = generate_token(API_TOKEN_PREFIX)
     for one in channel or ():
         if not re.fullmatch(r"[^\s:]+:[^\s#]+", one):
             raise UserError(f"--channel: {one!r} is not a channel; write it as telegram:-1001234")

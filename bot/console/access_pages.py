@@ -185,7 +185,7 @@ class AccessPage(RouteGroup):
 
 
 def _hide_token_names(entry: AuditEntry, reader: Caller) -> AuditEntry:
-    is_by_other_token = entry.who.startswith(f"{_API_CALLER_KIND} ") and entry.who != reader.name
-    who = _API_CALLER_KIND if is_by_other_token else entry.who
+    is_other_token = entry.who.startswith(f"{_API_CALLER_KIND} ") and entry.who != reader.name
+    who = _API_CALLER_KIND if is_other_token else entry.who
     subject = "" if entry.action.endswith(f" {_API_CALLER_KIND}") else entry.subject
     return replace(entry, who=who, subject=subject)

@@ -96,7 +96,7 @@ class AnswerQuery(BaseModel):
     def _remove_nul(cls, value: str) -> str:
         return value.replace("\0", "").strip()  # PostgreSQL cannot store NUL
 
-    def to_search(self) -> AnswerSearch:
+    def to_answer_search(self) -> AnswerSearch:
         min_dollars = min(max(self.cost or 0.0, 0.0), 1e9)
         return AnswerSearch(
             conversation=self.channel,
@@ -108,10 +108,10 @@ class AnswerQuery(BaseModel):
         )
 
 
-def _to_timestamp(at: datetime | Literal[""]) -> float | None:
-    if at == "":
+def _to_timestamp(moment: datetime | Literal[""]) -> float | None:
+    if moment == "":
         return None
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 _PromptFormat: TypeAlias = Literal["text", "messages", "tokens"]
@@ -222,7 +222,7 @@ class AnswerPages(RouteGroup):
     navigation = (NavigationItem("/answers", translatable("Answers"), "answers"),)
 
     answers: AnswerLog
-    prompts: ExactPromptWriter
+    prompt_writer: ExactPromptWriter
     backends: Mapping[str, Backend]
     versions: PresetVersions
     providers: Mapping[str, ProviderSettings]
@@ -238,8 +238,8 @@ class AnswerPages(RouteGroup):
         self, query: AnswerQuery
     ) -> Mapping[str, Sequence[AnswerRow] | int | None]:
         """Search answers, newest first; pass `next_before` as `before` for the next page."""
-        result = await self.answers.search(query.to_search(), _ANSWERS_PER_PAGE)
-        rows = [to_answer_row(one, self.prompts.mask) for one in result.answers]
+        result = await self.answers.search(query.to_answer_search(), _ANSWERS_PER_PAGE)
+        rows = [to_answer_row(one, self.prompt_writer.mask) for one in result.answers]
         return {"answers": rows, "next_before": result.next_page_cursor}
 
     @route("GET /answers", ApiScope.READ, template="answers.html")
@@ -273,12 +273,12 @@ class AnswerPages(RouteGroup):
     @route("GET /answers.jsonl", ApiScope.READ)
     async def export(self, query: AnswerQuery) -> web.Response:
         """Download the matching answers with their prompts, one JSON object per line."""
-        result = await self.answers.search(query.to_search(), _MAX_EXPORTED_ANSWERS)
+        result = await self.answers.search(query.to_answer_search(), _MAX_EXPORTED_ANSWERS)
         lines = [self._make_export_line(one) for one in result.answers]
         return make_file_response("".join(lines), "application/jsonl", 'filename="answers.jsonl"')
 
     def _make_export_line(self, answer: StoredAnswer) -> str:
-        masked_answer = mask_answer(answer, self.prompts.mask)
+        masked_answer = mask_answer(answer, self.prompt_writer.mask)
         receipt = masked_answer.receipt
         line = {
             **asdict(to_answer_row(masked_answer)),
@@ -296,7 +296,7 @@ class AnswerPages(RouteGroup):
         return answer
 
     async def _find_answer(self, number: int) -> StoredAnswer:
-        return mask_answer(await self._find_unmasked_answer(number), self.prompts.mask)
+        return mask_answer(await self._find_unmasked_answer(number), self.prompt_writer.mask)
 
     @route("GET /api/v1/answers/{number}", ApiScope.READ)
     async def show(self, number: int) -> Mapping[str, object]:
@@ -327,7 +327,7 @@ class AnswerPages(RouteGroup):
             case "tokens":
                 result["tokens"] = await self._tokenize_prompt(answer)
             case "text":
-                result["text"] = (await self.prompts.describe(answer.receipt)).text
+                result["text"] = (await self.prompt_writer.describe(answer.receipt)).text
         return result
 
     async def _tokenize_prompt(self, answer: StoredAnswer) -> Sequence[PromptToken]:
@@ -383,7 +383,7 @@ class AnswerPages(RouteGroup):
                 except RequestRefused as error:
                     values["problem"] = error.text
             case _:
-                description = await self.prompts.describe(answer.receipt)
+                description = await self.prompt_writer.describe(answer.receipt)
                 values["pieces"] = split_description(description, answer.receipt)
                 values["details"] = description.details
         return values
@@ -433,8 +433,8 @@ class AnswerPages(RouteGroup):
         parameters: _SamplingParameters = {},  # noqa: B006
     ) -> Mapping[str, object]:
         kind, _, name = use.partition(":")
-        model_preset, draft = (name if kind == one else "" for one in ("model", "draft"))
-        result = await self.ask_again(number, model_preset, draft, parameters)
+        preset_name, draft = (name if kind == one else "" for one in ("model", "draft"))
+        result = await self.ask_again(number, preset_name, draft, parameters)
         return {"replayed": result["number"]}
 
 
@@ -466,7 +466,7 @@ class WaterfallStep:
     begin: float
     """In seconds after the message's arrival."""
     seconds: float
-    marks: Sequence[float] = ()
+    times: Sequence[float] = ()
     """The times of single events (arrival, each edit), in seconds after the message's arrival."""
 
     @property
@@ -487,12 +487,12 @@ def build_waterfall(receipt: Receipt, delivered_at: float | None = None) -> Sequ
     steps = [WaterfallStep("received", 0.0, 0.0, [0.0])]
     for step, seconds in seconds_by_step.items():
         steps.append(WaterfallStep(step, steps[-1].end, seconds))
-    writing_end, last_edit = steps[-1].end, max(timings.edits, default=0.0)
+    writing_end, last_edit_at = steps[-1].end, max(timings.edits, default=0.0)
     if timings.edits:
         begin = min(timings.edits)
-        steps.append(WaterfallStep("edits", begin, last_edit - begin, timings.edits))
+        steps.append(WaterfallStep("edits", begin, last_edit_at - begin, timings.edits))
     if delivered_at is not None:
-        sending_seconds = max(0.0, max(delivered_at, last_edit) - writing_end)
+        sending_seconds = max(0.0, max(delivered_at, last_edit_at) - writing_end)
         steps.append(WaterfallStep("delivered", writing_end, sending_seconds))
     return steps
 

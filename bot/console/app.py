@@ -69,10 +69,10 @@ class RequestGate:
                 text = translatable("This form belongs to another session; reload the page.")
                 raise RequestRefused(403, text)
         arguments = None
-        if route.body is not None:
-            arguments = _validate_arguments(route.body, await _read_body(http, form))
-        elif route.query is not None:
-            arguments = _validate_arguments(route.query, dict(http.query))
+        if route.body_model is not None:
+            arguments = _validate_arguments(route.body_model, await _read_body(http, form))
+        elif route.query_model is not None:
+            arguments = _validate_arguments(route.query_model, dict(http.query))
         is_admitted = partial(self._is_admitted, http, route)
         return ConsoleRequest(http, caller, is_admitted), arguments
 

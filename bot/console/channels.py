@@ -283,8 +283,8 @@ class ChannelPage(RouteGroup):
         newest_answers = (await self.answers.search(answer_search, 1)).answers
         if newest_answers and newest_answers[0].receipt.scopes:
             return newest_answers[0].receipt.scopes
-        has_texts = newest_answers or await self.state.sessions(channel, 1)
-        if not (is_known or has_texts or await self._is_known(channel)):
+        has_history = newest_answers or await self.state.sessions(channel, 1)
+        if not (is_known or has_history or await self._is_known(channel)):
             raise RequestRefused(404, translatable("There is no such channel."))
         address = parse_address(channel)
         server = newest_answers[0].receipt.charge.server if newest_answers else None

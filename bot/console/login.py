@@ -24,7 +24,7 @@ LOGIN_LINK_SECONDS = 600.0
 SESSION_SECONDS = 12 * 3600.0
 _LOGINS_PER_MINUTE = 5
 _MAX_TOKEN_CHARS = 200
-API_PREFIX = "troupe_"
+API_TOKEN_PREFIX = "troupe_"  # noqa: S105
 
 
 def generate_token(prefix: str = "") -> str:

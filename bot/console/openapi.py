@@ -96,8 +96,8 @@ def _describe_operation(route: Route, schemas: _Schemas, components: _Schemas) -
         operation["security"] = [{"token": []}]
         other_scope_text = f" or `{route.other_scope}`" if route.other_scope else ""
         operation["description"] = f"Needs the scope `{route.scope}`{other_scope_text}."
-    if route.body is not None:
-        content = {"application/json": {"schema": schemas[route.body, "validation"]}}
+    if route.body_model is not None:
+        content = {"application/json": {"schema": schemas[route.body_model, "validation"]}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
@@ -117,9 +117,9 @@ def _describe_path(route: Route) -> list[dict[str, Any]]:
 
 
 def _describe_query(route: Route, schemas: _Schemas, components: _Schemas) -> list[dict[str, Any]]:
-    if route.query is None:
+    if route.query_model is None:
         return []
-    schema = components[schemas[route.query, "validation"]["$ref"].rpartition("/")[2]]
+    schema = components[schemas[route.query_model, "validation"]["$ref"].rpartition("/")[2]]
     required_names = schema.get("required", ())
     return [
         {"name": name, "in": "query", "required": name in required_names, "schema": field}

@@ -155,13 +155,13 @@ class PromptReplay:
     async def replay(
         self,
         answer: StoredAnswer,
-        model_preset: str,
+        preset_name: str,
         draft: str,
         parameters: Mapping[str, object] | None = None,
     ) -> StoredAnswer:
         """Send the prompt of a stored answer again, and return the new answer.
 
-        `draft` names a preset whose draft composes a new prompt, and `model_preset` one whose model
+        `draft` names a preset whose draft composes a new prompt, and `preset_name` one whose model
         and parameters are used; both may be empty. `parameters` overrides single parameters.
         """
         receipt = answer.receipt
@@ -169,9 +169,9 @@ class PromptReplay:
             preset = await self.find_draft(draft)
             new_receipt = await self._compose(answer, preset)
         else:
-            preset = self._choose_preset(receipt, model_preset)
+            preset = self._choose_preset(receipt, preset_name)
             prompt, bare_prompt = receipt.prompt, build_bare_prompt(preset)
-            if model_preset:
+            if preset_name:
                 prompt = replace(
                     prompt,
                     model=bare_prompt.model,
@@ -192,14 +192,14 @@ class PromptReplay:
         receipt = await self.composer.compose(preset, None, scene, may_spend=True)
         return replace(receipt, charge=answer.receipt.charge, scopes=answer.receipt.scopes)
 
-    def _choose_preset(self, receipt: Receipt, model_preset: str) -> Preset:
-        if model_preset:
-            preset = self.presets.get(model_preset)
+    def _choose_preset(self, receipt: Receipt, preset_name: str) -> Preset:
+        if preset_name:
+            preset = self.presets.get(preset_name)
             if preset is None:
                 raise UserError(translatable("There is no such preset."))
             return preset
         live_preset = self.presets.get(receipt.preset)
-        model_fields = {"provider": receipt.provider, "model": receipt.prompt.model}
-        bare_preset = Preset.model_validate({"name": receipt.preset, **model_fields})
+        model_values = {"provider": receipt.provider, "model": receipt.prompt.model}
+        bare_preset = Preset.model_validate({"name": receipt.preset, **model_values})
         self.prepare_preset(bare_preset)
-        return bare_preset if live_preset is None else live_preset.model_copy(update=model_fields)
+        return bare_preset if live_preset is None else live_preset.model_copy(update=model_values)

@@ -55,7 +55,7 @@ class DisplayNames:
         if self._is_loaded:
             return
         self._is_loaded = True
-        self.clock.call_later(_NAMES_CACHE_SECONDS, self._drop_names)
+        self.clock.call_later(_NAMES_CACHE_SECONDS, self._clear_cache)
         newest_speakers = await self.state.list_newest_speakers(_MAX_SPEAKERS)
         channels = await self.web_channels.all()
         settings = await self.state.chat_settings()
@@ -66,11 +66,11 @@ class DisplayNames:
         for key, one in newest_speakers:
             speakers.setdefault(key, {}).setdefault(one.id, one.name)
         self._channel_names = {
-            **{key: _join_first_names(list(names.values())) for key, names in speakers.items()},
+            **{key: _shorten_name_list(list(names.values())) for key, names in speakers.items()},
             **{one.address.conversation: one.name for one in channels},
         }
 
-    def _drop_names(self) -> None:
+    def _clear_cache(self) -> None:
         """Clear the cache, so that forgotten names are gone even if nobody opens a page."""
         self.people, self._channel_names, self._titles, self._is_loaded = {}, {}, {}, False
 
@@ -88,7 +88,7 @@ class DisplayNames:
         return self.people.get(person_id or "", person_id or "–")
 
 
-def _join_first_names(names: Sequence[str]) -> str:
+def _shorten_name_list(names: Sequence[str]) -> str:
     suffix = f" +{len(names) - _MAX_NAMES_IN_TITLE}" if len(names) > _MAX_NAMES_IN_TITLE else ""
     return f"{', '.join(names[:_MAX_NAMES_IN_TITLE])}{suffix}"
 

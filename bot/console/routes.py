@@ -157,11 +157,11 @@ class Route:
         return (inspect.getdoc(self.handler) or "").partition("\n")[0]
 
     @property
-    def body(self) -> type[BaseModel] | None:
+    def body_model(self) -> type[BaseModel] | None:
         return self.model if self.method in _METHODS_WITH_BODY else None
 
     @property
-    def query(self) -> type[BaseModel] | None:
+    def query_model(self) -> type[BaseModel] | None:
         return None if self.method in _METHODS_WITH_BODY else self.model
 
     async def handle(self, request: ConsoleRequest, body: BaseModel | None) -> object:

@@ -40,7 +40,7 @@ def test_waterfall_shows_steps_edits_and_delivery_in_order() -> None:
 
     timings = Timings(1.0, 2.0, 5.0, 0.25, edits=(4.0, 5.5), received_at=1_000.0)
     *_, edits, delivered = build_waterfall(replace(RECEIPT, timings=timings), 10.0)
-    assert (edits.step, edits.seconds, edits.begin, edits.marks) == ("edits", 1.5, 4, (4, 5.5))
+    assert (edits.step, edits.seconds, edits.begin, edits.times) == ("edits", 1.5, 4, (4, 5.5))
     assert (delivered.step, delivered.seconds) == ("delivered", 4.0)
     assert (delivered.begin, delivered.end) == (6, 10)
 

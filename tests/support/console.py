@@ -24,7 +24,7 @@ from bot.chat.access import ApiScope, ApiToken
 from bot.chat.prompt import Message
 from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
 from bot.console.answer_pages import AnswerPages, Replay
-from bot.console.login import API_PREFIX, ConsoleLinks, generate_token, hash_token
+from bot.console.login import API_TOKEN_PREFIX, ConsoleLinks, generate_token, hash_token
 from bot.console.routes import RouteGroup
 from bot.platforms.web import SPEC
 from bot.runtime.clock import SystemClock
@@ -90,7 +90,7 @@ class ConsoleUnderTest:
         )
 
     async def bearer(self, *scopes: ApiScope, name: str = "") -> dict[str, str]:
-        token = generate_token(API_PREFIX)
+        token = generate_token(API_TOKEN_PREFIX)
         name = name or "-".join(scopes) or "none"
         new = ApiToken(name, tuple(sorted(scopes)), self.clock.now())
         await self.tokens.add_api_token(hash_token(token), new)

@@ -349,7 +349,7 @@ class PresetPages(RouteGroup):
         edited, draft = await self._open_draft(name)
         if draft.revision != revision:
             raise draft_conflict_error()
-        preset = await self._require_valid(name, draft.content)
+        preset = await self._require_valid_preset(name, draft.content)
         editor.check_name(name, editor.resolver.presets.keys() - {name})
         live_preset = await asyncio.to_thread(self._write_files, preset, draft)
         number = (await editor.versions.save([preset_version(live_preset)]))[name]
@@ -366,7 +366,7 @@ class PresetPages(RouteGroup):
             raise RequestRefused(404, translatable("There is no draft."))
         return edited, edited.draft
 
-    async def _require_valid(self, name: str, content: str) -> Preset:
+    async def _require_valid_preset(self, name: str, content: str) -> Preset:
         result = await self.editor.check(content)
         if result.preset is None:
             error = result.problems[0]
@@ -410,10 +410,10 @@ class PresetPages(RouteGroup):
 
     @route(f"POST {_API_PATH}/copies", ApiScope.PRESETS)
     @route(f"POST {_PATH}/copy", ApiScope.PRESETS, redirect=_PATH)
-    async def copy(self, request: ConsoleRequest, name: str, new: NewName) -> Mapping[str, str]:
+    async def copy(self, request: ConsoleRequest, name: str, body: NewName) -> Mapping[str, str]:
         """Copy a preset to a draft with another name."""
         edited = await self.editor.open_preset(name)
-        content = {**await self.editor.parse_json(edited), "name": new.name.strip()}
+        content = {**await self.editor.parse_json(edited), "name": body.name.strip()}
         source = None if edited.draft is None else edited.draft.source
         return await self._begin_draft(request, content, source, "copy preset")
 

@@ -57,7 +57,7 @@ _MAX_RECORDED_SCENES = 24
 _LOREBOOK_PROMPT_DIVISOR = 4  # a lorebook without a budget gets a quarter, as in prompts
 _DEFAULT_LOREBOOK_TOKENS = 1024
 _MAX_SEARCHED_ANSWERS = 200
-_RECORDED_PREFIX = "recorded "
+_RECORDED_SCENE_PREFIX = "recorded "
 _FIX_DRAFT_NOTICE = translatable("The draft has errors; the JSON tab lists them by line.")
 _NO_ENTRY: Mapping[str, object] = {"form": None, "file": "", "problem": ""}
 _NO_TRIAL: Mapping[str, object] = {"trial": None, "pieces": (), "problem": ""}
@@ -117,9 +117,9 @@ class DraftPreviews:
 
     async def find_scene(self, name: str, scene_id: str) -> Scene:
         """Return a scene by its id; raises `RequestRefused` with 404 if there is none."""
-        conversation = scene_id.removeprefix(_RECORDED_PREFIX)
+        conversation = scene_id.removeprefix(_RECORDED_SCENE_PREFIX)
         scene = make_sample_scene(scene_id, name) if scene_id in SAMPLE_SCENES else None
-        is_recorded = scene_id.startswith(_RECORDED_PREFIX)
+        is_recorded = scene_id.startswith(_RECORDED_SCENE_PREFIX)
         if is_recorded and conversation in await self.list_conversations(name):
             scene = await self.composer.find_recorded_scene(conversation)
         if scene is not None:
@@ -147,7 +147,7 @@ class DraftPreviews:
 
 
 def recorded_scene_id(conversation: str) -> str:
-    return f"{_RECORDED_PREFIX}{conversation}"
+    return f"{_RECORDED_SCENE_PREFIX}{conversation}"
 
 
 async def open_entry(
