@@ -85,14 +85,14 @@ def run(
     configured_platforms = settings.configured_platforms
     if platforms is not None:
         configured_platforms = select_platforms(platforms, configured_platforms)
-    has_port = bool(configured_platforms) or not _reads_pipe()
-    options = RunOptions(has_port=has_port, roles=roles)
+    serves_http = bool(configured_platforms) or not _reads_pipe()
+    options = RunOptions(serves_http=serves_http, roles=roles)
     if options.shares_work and not configured_platforms:
         raise SettingsError(
             "--role needs a chat platform, because processes cannot share a terminal: set"
             " TROUPE_TELEGRAM__TOKEN or TROUPE_DISCORD__TOKEN"
         )
-    companion_specs = companion_platforms() if settings.console.pages and has_port else ()
+    companion_specs = companion_platforms() if settings.console.pages and serves_http else ()
     serve(settings, [*(configured_platforms or terminal_platforms()), *companion_specs], options)
 
 
@@ -111,7 +111,7 @@ def chat(
     platforms are ignored. Piped lines start a new conversation and are answered in order; the exit
     code is 1 if any was not answered: echo hello | troupe chat
     """
-    options = RunOptions(has_port=False, preset=preset, model=model)
+    options = RunOptions(serves_http=False, preset=preset, model=model)
     serve(read_settings(), terminal_platforms(), options)
 
 

@@ -141,7 +141,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.command_handlers,
             self.pipeline,
             self.replies,
-            self.stops,
+            self.stop_requests,
             self.answer_buttons,
             self.access,
             self.deletions,

@@ -76,7 +76,7 @@ class Container(AnsweringContainer):
             try:
                 platform = create_platform(spec, settings.platform(spec), bot_context)
             except PluginFailed as error:
-                self.progress(str(error))
+                self.report(str(error))
                 continue
             platforms[source_name(spec.kind, bot_id)] = platform
         return platforms
@@ -116,13 +116,13 @@ class Container(AnsweringContainer):
             worker.stop_after_current_messages()
             await pool.drain(_DRAIN_SECONDS)
 
-        jobs = [pool.run, worker.leases.run, self.stops.run, self.summarizer.run]
+        jobs = [pool.run, worker.leases.run, self.stop_requests.run, self.summarizer.run]
         jobs += [self.extractor.run, self.decisions.run]
-        poll_jobs: list[Job] = [self.answering_pauses.refresh]
+        polls: list[Job] = [self.answering_pauses.refresh]
         if not self.is_alone:
-            poller = MissedSignalPoller(self.inbox, self.stops, self.arrivals)
-            poll_jobs += [poller.poll, self.forgotten_conversations.drop_deleted_conversations]
-        jobs += [partial(repeat, poll, self.clock, _SECONDS_BETWEEN_POLLS) for poll in poll_jobs]
+            poller = MissedSignalPoller(self.inbox, self.stop_requests, self.arrivals)
+            polls += [poller.poll, self.forgotten_conversations.drop_deleted_conversations]
+        jobs += [partial(repeat, poll, self.clock, _SECONDS_BETWEEN_POLLS) for poll in polls]
         return JobGroup(jobs, release_claims, drain)
 
     def _sender_jobs(self) -> JobGroup:

@@ -65,7 +65,7 @@ from bot.value_class import value_class
 
 ROW_TAG = "troupe-drill"
 """Part of every id, name and text of the drill, so that its rows can be found and deleted."""
-EXPECTED_PLACES = (
+DATA_LOCATIONS = (
     *("turn.text", "inbox.payload", "outbox.text", "receipt.content", "receipt.preset"),
     *("feedback.person", "choice.value", "preset_version.content", "message_note.content"),
     *("summary.text", "memory.text", "file slots", "memory"),
@@ -77,7 +77,7 @@ _TRACE_TEXTS = {"id": _PERSON.id, "name": _PERSON.name, "words": _TAGGED_WORDS}
 _DM_CHAT, _GROUP_CHAT = Address("drill", f"{ROW_TAG}-chat"), Address("drill", f"{ROW_TAG}-group")
 _OTHER_CHAT = Address("drill", f"{ROW_TAG}-chat", bot_id=ROW_TAG)  # its messages stay unanswered
 _DRILL_SPEC = PlatformSpec(kind=DRILL_PLATFORM, factory="")
-_RUN_OPTIONS = RunOptions(has_port=False, answers_messages=False)
+_RUN_OPTIONS = RunOptions(serves_http=False, answers_messages=False)
 _DRILL_PRESETS = (
     {"name": ROW_TAG, "provider": "echo", "model": "echo", "context": "all"},
     {"name": f"{ROW_TAG}-local", "provider": "local", "model": "default"},
@@ -200,13 +200,13 @@ class _Drill:
         try:
             await self._store_all_data()
             counts_before, _ = await self._count_traces()
-            places = EXPECTED_PLACES if self.redis is None else (*EXPECTED_PLACES, "redis window")
-            empty_places = [
-                each for each in places if not any(one.startswith(each) for one in counts_before)
+            locations = DATA_LOCATIONS if self.redis is None else (*DATA_LOCATIONS, "redis window")
+            empty_locations = [
+                each for each in locations if not any(one.startswith(each) for one in counts_before)
             ]
-            if empty_places:
+            if empty_locations:
                 raise StoreError(
-                    f"the drill is inconclusive: no data was stored in {', '.join(empty_places)}"
+                    f"the drill is inconclusive: no data was stored in {', '.join(empty_locations)}"
                 )
             await self._request_deletion()
             deadline = clock.monotonic() + _FORGET_TIMEOUT_SECONDS

@@ -311,7 +311,7 @@ class MessagingContainer(StorageContainer, ABC):
 
     def _announce_urgent(self, messages: Sequence[Incoming]) -> None:
         """Signal urgent messages to all processes, before waking the conversations."""
-        self.stops.announce(messages)
+        self.stop_requests.announce(messages)
         keys = [one.address.conversation for one in messages if _is_urgent(one)]
         if keys:
             self.signals.publish(urgent_topic(CONVERSATIONS_TOPIC), keys)
@@ -319,7 +319,7 @@ class MessagingContainer(StorageContainer, ABC):
     # stopping answers
 
     @cached_property
-    def stops(self) -> StopRequests:
+    def stop_requests(self) -> StopRequests:
         admins = self.admins
         return StopRequests(self.signals, admins.is_known_admin, admins.record_admin_action)
 
@@ -347,13 +347,13 @@ class MessagingContainer(StorageContainer, ABC):
             self.rate_limited_surfaces(is_best_effort=False),
             self.clock,
             settle_seconds=self.settings.delivery.settle_seconds,
-            announce_done_row=self._announce_sent,
+            announce_done_row=self._announce_sent_row,
             call_queue=self._call_queue,
             private_chats=self.private_chats,
             wake=lambda lanes: self.lane_pool.wake(lanes),
         )
 
-    def _announce_sent(self, row_id: int, external_id: str | None) -> None:
+    def _announce_sent_row(self, row_id: int, external_id: str | None) -> None:
         """Unless this process is a worker, tell workers in other processes that a row was sent."""
         if Role.WORKER not in self.options.roles:
             publish_sent_row(self.signals, row_id, external_id)

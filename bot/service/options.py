@@ -37,7 +37,7 @@ _SETUP_HINT = "is not set up (see docs/settings.md); the platforms that are set 
 class RunOptions:
     """The options of a run of the service."""
 
-    has_port: bool = True
+    serves_http: bool = True
     """Whether to serve HTTP: health checks and, in consoles, the operators' pages."""
     answers_messages: bool = True
     """Whether to process messages. If not, this process runs beside a service to send operators'

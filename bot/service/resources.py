@@ -163,9 +163,9 @@ async def open_resources(
         report(problem)
     async with contextlib.AsyncExitStack() as stack:
         dir_use = data_dir_use(specs)
-        is_shared = shares_data_dir(settings, dir_use, options)
+        is_dir_shared = shares_data_dir(settings, dir_use, options)
         if options.answers_messages:
-            stack.enter_context(lock_data_dir(settings.data_dir, dir_use, is_shared=is_shared))
+            stack.enter_context(lock_data_dir(settings.data_dir, dir_use, is_shared=is_dir_shared))
         database_context = open_database(settings.sqlalchemy_url, settings.text_encryption)
         database = await stack.enter_async_context(database_context)
         bot_ids = await _resolve_bot_ids(settings, specs, database)

@@ -68,7 +68,7 @@ class Service:
     async def _serve_http(self) -> AsyncIterator[None]:
         """Serve health checks and the console during the block, if this process has a port."""
         container, settings = self.container, self.container.settings
-        if not container.options.has_port:
+        if not container.options.serves_http:
             yield
             return
         routes, allows_any_port = self.http_routes(), container.may_take_any_port
@@ -78,7 +78,7 @@ class Service:
             if port == 0 or address.endswith(f":{port}"):
                 container.announce(notice)
             else:
-                container.progress(f"port {port} is in use; {notice}")
+                container.report(f"port {port} is in use; {notice}")
             if not container.has_console:
                 yield
                 return
@@ -109,7 +109,7 @@ class Service:
         container = self.container
         if container.is_in_terminal or sys.stderr.isatty():
             login_link = await container.console_links.make_login_link()
-            container.progress(f"log in to the console once, within 10 minutes:\n{login_link}")
+            container.report(f"log in to the console once, within 10 minutes:\n{login_link}")
 
     async def _drain(self) -> None:
         """Finish the work in progress: first answers, then queued outgoing messages."""
@@ -157,7 +157,7 @@ def _import_console(container: Container) -> Any:
 @contextlib.asynccontextmanager
 async def open_service(
     settings: Settings,
-    progress: Callable[[str], None],
+    report: Callable[[str], None],
     platforms: Sequence[PlatformSpec] | None = None,
     options: RunOptions = _DEFAULT_OPTIONS,
 ) -> AsyncIterator[Service]:
@@ -166,9 +166,9 @@ async def open_service(
         ignore_hang_up(asyncio.get_running_loop())
     specs = platforms or settings.configured_platforms or terminal_platforms()
     async with contextlib.AsyncExitStack() as stack:
-        resources_context = open_resources(settings, specs, progress, options)
+        resources_context = open_resources(settings, specs, report, options)
         resources = await stack.enter_async_context(resources_context)
-        container = Container(settings, resources, specs, progress, options)
+        container = Container(settings, resources, specs, report, options)
         for platform in container.platforms.values():
             stack.push_async_callback(platform.close)
         yield Service(container)
@@ -176,11 +176,11 @@ async def open_service(
 
 @contextlib.asynccontextmanager
 async def open_replay(
-    settings: Settings, progress: Callable[[str], None]
+    settings: Settings, report: Callable[[str], None]
 ) -> AsyncIterator[PromptReplay]:
     """Open a replay of stored answers, even while a service runs; raises like `open_resources`."""
-    options = RunOptions(has_port=False, answers_messages=False)
-    async with open_resources(settings, (), progress, options) as resources:
-        container = Container(settings, resources, (), progress, options)
+    options = RunOptions(serves_http=False, answers_messages=False)
+    async with open_resources(settings, (), report, options) as resources:
+        container = Container(settings, resources, (), report, options)
         replay: PromptReplay = _import_console(container).replay
         yield replay

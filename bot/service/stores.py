@@ -59,7 +59,7 @@ class StorageContainer:
     settings: Settings
     resources: Resources
     specs: Sequence[PlatformSpec]
-    progress: Callable[[str], None]
+    report: Callable[[str], None]
     options: RunOptions
     clock: Clock = field(default_factory=SystemClock)
     owner: str = ""
@@ -142,7 +142,7 @@ class StorageContainer:
     def announce(self, text: str) -> None:
         """Show the operator a line of text, unless a chat uses the terminal."""
         if not any(spec.uses_terminal for spec in self.specs):
-            self.progress(text)
+            self.report(text)
 
     # tables
 

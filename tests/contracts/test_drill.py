@@ -6,7 +6,7 @@ import pytest
 
 from bot.errors import StoreError
 from bot.service import drill
-from bot.service.drill import EXPECTED_PLACES, ROW_TAG, run_drill
+from bot.service.drill import DATA_LOCATIONS, ROW_TAG, run_drill
 from bot.settings import Settings
 from bot.storage.data_kinds import DATA_KINDS, KEPT_IDS, PERSON_DELETION_SQL_NAMES
 from bot.storage.redis_windows import RedisWindows
@@ -65,7 +65,7 @@ def test_every_table_has_a_data_kind_and_the_drill_covers_every_deletion() -> No
     assert {name for kind in DATA_KINDS for name in kind.tables} == set(metadata.tables)
     drilled = {name for names in STATEMENTS.values() for name in names}
     assert set(PERSON_DELETION_SQL_NAMES) <= drilled
-    assert {*STATEMENTS, "file slots", "memory", "receipt.preset"} == set(EXPECTED_PLACES)
+    assert {*STATEMENTS, "file slots", "memory", "receipt.preset"} == set(DATA_LOCATIONS)
 
 
 async def test_person_is_forgotten_on_sqlite(settings: Settings) -> None:
@@ -150,7 +150,7 @@ async def test_drill_notices_a_file_or_cache_that_is_not_cleared(
 async def test_failed_drill_leaves_no_data(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(drill, "EXPECTED_PLACES", ("story.text",))
+    monkeypatch.setattr(drill, "DATA_LOCATIONS", ("story.text",))
     with pytest.raises(StoreError, match=r"no data was stored in story\.text"):
         await run_drill(settings)
     assert await rows_of_drills(settings) == []

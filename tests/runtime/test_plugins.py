@@ -376,7 +376,7 @@ async def test_blocked_plugins_do_not_delay_other_chats_or_prevent_shutdown(
         return [one.read_text() for one in (tmp_path / "drop" / chat).glob("*.md")]
 
     with capture_logs() as logs:
-        async with open_service(settings, print, options=RunOptions(has_port=False)) as service:
+        async with open_service(settings, print, options=RunOptions(serves_http=False)) as service:
             serving = asyncio.create_task(service.serve())
             await wait_until(lambda: stuck("platform").entered.is_set())
             ask("1", 1, "/preset use stuck")

@@ -142,7 +142,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 async def resources(settings: Settings) -> AsyncIterator[Resources]:
-    options = RunOptions(has_port=False, answers_messages=False)
+    options = RunOptions(serves_http=False, answers_messages=False)
     async with open_resources(settings, (), pytest.fail, options) as opened:
         yield opened
 
@@ -161,7 +161,7 @@ async def test_worker_waits_a_moment_before_claiming_messages_received_elsewhere
     settings: Settings, resources: Resources, roles: frozenset[Role], claims_at_once: bool
 ) -> None:
     clock, signals = FakeClock(), FakeSignals()
-    options = RunOptions(has_port=False, roles=frozenset(roles))
+    options = RunOptions(serves_http=False, roles=frozenset(roles))
     resources = replace(resources, signals=signals)
     pool = Container(settings, resources, (), pytest.fail, options, clock).conversation_pool
 

@@ -22,7 +22,7 @@ from bot.service.run import open_service
 from bot.settings import Settings
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
-OPTIONS = RunOptions(has_port=False, answers_messages=False)
+OPTIONS = RunOptions(serves_http=False, answers_messages=False)
 
 
 def write_preset(settings: Settings, name: str, **more: object) -> None:
@@ -160,7 +160,7 @@ async def test_presets_are_reloaded_on_file_changes_and_a_hangup_is_ignored(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
-    platforms, options = companion_platforms(), RunOptions(has_port=False)
+    platforms, options = companion_platforms(), RunOptions(serves_http=False)
     opened = open_service(settings, lambda _: None, platforms, options)
     async with asyncio.timeout(PATIENCE_SECONDS), opened as service:
         write_preset(settings, "nova", system="New.")

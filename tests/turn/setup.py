@@ -182,7 +182,7 @@ class Setup(Delivery):
             "answer_limits": None,
             "exact_prompts": FakePrompts(),
             "_delivery": self,
-            "_announce_sent": lambda *_: None,
+            "_announce_sent_row": lambda *_: None,
         }
         vars(container).update(replaced | parts)
         self.conversations = container.conversations = FullDiskConversations(
@@ -201,7 +201,7 @@ class Setup(Delivery):
         self.intake = InboxIntake(
             container.inbox,
             lambda keys: self.signals.publish(CONVERSATIONS_TOPIC, keys),
-            container.stops.announce,
+            container.stop_requests.announce,
             container.history_router,
             find_opted_out=container.history_scopes.find_opted_out,
         )
@@ -213,7 +213,7 @@ class Setup(Delivery):
         self.history_scopes = container.history_scopes
         self.summarizer = container.summarizer
         self.pauses = container.answering_pauses
-        self.stops = container.stops
+        self.stops = container.stop_requests
         self.arrivals = container.arrivals
         self.notes = container.message_notes
         self.decisions = container.decisions

@@ -248,7 +248,9 @@ async def test_stop_received_by_another_process_ends_the_recap(
     await other.receive("/stop", wake=WakeReason.COMMAND)
     if not has_signals:
         container = group.setup.container
-        await MissedSignalPoller(container.inbox, container.stops, container.arrivals).poll()
+        await MissedSignalPoller(
+            container.inbox, container.stop_requests, container.arrivals
+        ).poll()
     await recap
     assert group.surface.sent[-1].content.text.startswith("Stopped.")
     assert await group.told(ALICE, 0) == ["The recap was stopped."]
