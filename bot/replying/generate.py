@@ -39,7 +39,7 @@ from bot.replying.answer_check import AnswerCheck
 from bot.replying.filters import OutputFilter, RepeatedStartFilter, RepetitionDetector, ends_in_loop
 from bot.runtime.tasks import StopFlag
 from bot.telemetry.metrics import SECONDS_TO_FIRST_TOKEN, record_span, record_usage
-from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
+from bot.telemetry.secret_masker import SecretTokenFilter, mask_pasted_tokens
 from bot.texts.text import Text, join_texts, translatable
 from bot.tools import REACT_TOOL, Toolbox
 from bot.value_class import value_class
@@ -367,7 +367,7 @@ class _AnswerBuilder:
     def _reset_filters(self) -> None:
         self._echo_filter = EchoFilter(self.prompt.answers_as, self.prompt.speakers)
         self._output_filter = OutputFilter(self.prompt.filtered)
-        self._token_filter = TokenFilter()
+        self._token_filter = SecretTokenFilter()
         self._text_loop_detector = RepetitionDetector()
 
     def _move_text_to_reasoning(self) -> None:

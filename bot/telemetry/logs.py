@@ -74,7 +74,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
     @override
     def emit(self, record: logging.LogRecord) -> None:
         now = record.created
-        key = _repeat_key(record) if record.levelno >= logging.WARNING else None
+        key = _key_of_repeats(record) if record.levelno >= logging.WARNING else None
         if key is not None and key in self._recent_records:
             self._recent_records[key].add(record)
         self._write_repeats(now, now - _SECONDS_BETWEEN_REPEATS)
@@ -107,7 +107,7 @@ class RateLimitedHandler(logging.StreamHandler[TextIO]):
             super().emit(record)
 
 
-def _repeat_key(record: logging.LogRecord) -> str:
+def _key_of_repeats(record: logging.LogRecord) -> str:
     """Return a key that is the same for all repeats of a warning or error."""
     if isinstance(record.msg, dict):
         fields = {key: str(value) for key, value in record.msg.items() if key not in _UNIQUE_FIELDS}
@@ -198,7 +198,7 @@ def open_log_stream(file: Path | None) -> TextIO:
 
 
 _MAX_KEPT_EVENTS = 2000
-_MAX_STEPS_PER_MESSAGE = 30
+_MAX_LOG_ENTRIES_PER_MESSAGE = 30
 _MAX_VALUE_CHARS = 1000  # per value; the end is kept, because a traceback ends with the error
 _FAILURE_LEVELS = {"warning", "error", "critical"}
 _COMMON_FIELDS = {"event", "level", "timestamp", "turn", "logger"}
@@ -236,18 +236,18 @@ class RecentEvents:
 
     def _to_failed_message(self, turn: str) -> FailedMessage:
         steps = tuple(step for each, step in self._steps if each == turn)
-        return FailedMessage(short_error_id(turn), turn, steps[-_MAX_STEPS_PER_MESSAGE:])
+        return FailedMessage(short_error_id(turn), turn, steps[-_MAX_LOG_ENTRIES_PER_MESSAGE:])
 
 
-_encode_note = msgspec.json.Encoder().encode
-_decode_note = msgspec.json.Decoder(FailedMessage).decode
+_encode_failed_message = msgspec.json.Encoder().encode
+_decode_failed_message = msgspec.json.Decoder(FailedMessage).decode
 
 
 def create_failure_note(events: RecentEvents, turn: str) -> MessageNote:
     """Return a note for the database that contains the log of a failed message."""
     error_id = short_error_id(turn)
     message = events.find_failed_message(error_id) or FailedMessage(error_id, turn, ())
-    return MessageNote(_note_key(error_id), _encode_note(message).decode())
+    return MessageNote(_note_key(error_id), _encode_failed_message(message).decode())
 
 
 async def find_failed_message(
@@ -262,7 +262,7 @@ def parse_failure_notes(notes: Iterable[str]) -> Sequence[FailedMessage]:
     messages = []
     for one in notes:
         with contextlib.suppress(msgspec.DecodeError):
-            messages.append(_decode_note(one))
+            messages.append(_decode_failed_message(one))
     return messages
 
 

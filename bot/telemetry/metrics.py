@@ -130,17 +130,17 @@ class TurnIdGenerator:
     """Generates OpenTelemetry ids; a root span's ids are derived from its turn."""
 
     def __init__(self) -> None:
-        self.root_ids: tuple[int, int] | None = None
+        self.next_root_ids: tuple[int, int] | None = None
         """The trace and span ids for the next span if it is a root span, else None."""
 
     def generate_trace_id(self) -> int:
-        return self.root_ids[0] if self.root_ids else random.getrandbits(128) or 1
+        return self.next_root_ids[0] if self.next_root_ids else random.getrandbits(128) or 1
 
     def generate_span_id(self) -> int:
-        return self.root_ids[1] if self.root_ids else random.getrandbits(64) or 1
+        return self.next_root_ids[1] if self.next_root_ids else random.getrandbits(64) or 1
 
 
-class MessageTraces:
+class SpanRecorder:
     """Records spans with an OpenTelemetry tracer and its id generator."""
 
     def __init__(self, tracer: Any, id_generator: TurnIdGenerator) -> None:
@@ -166,7 +166,7 @@ class MessageTraces:
         ids = int.from_bytes(digest[:16], "big"), int.from_bytes(digest[16:24], "big")
         parent = api.INVALID_SPAN
         if name == ROOT_SPAN_NAME:
-            self._id_generator.root_ids = ids
+            self._id_generator.next_root_ids = ids
         else:
             flags = api.TraceFlags(api.TraceFlags.SAMPLED)
             parent = api.NonRecordingSpan(api.SpanContext(*ids, is_remote=True, trace_flags=flags))
@@ -178,7 +178,7 @@ class MessageTraces:
             attributes=attributes or {},
             start_time=int(start * _NANOSECONDS_PER_SECOND),
         )
-        self._id_generator.root_ids = None
+        self._id_generator.next_root_ids = None
         if error is None:
             span.set_status(api.StatusCode.OK)
         else:
@@ -187,19 +187,19 @@ class MessageTraces:
         span.end(end_time=int(max(start, end) * _NANOSECONDS_PER_SECOND))
 
 
-_active_traces: list[MessageTraces] = []  # one item while tracing is on, otherwise empty
+_active_recorders: list[SpanRecorder] = []  # one item while tracing is on, otherwise empty
 
 
 def record_span(name: str, turn: str | None, start: float, end: float, **attributes: Any) -> None:
     """Record a span for one step in the processing of a message, if tracing is on.
 
     If `turn` is None, use the turn of the log context. `attributes` contains further arguments for
-    `MessageTraces.record`, none of which may contain text from people.
+    `SpanRecorder.record`, none of which may contain text from people.
     """
-    for traces in _active_traces:
+    for recorder in _active_recorders:
         span_turn = turn or structlog.contextvars.get_contextvars().get("turn")
         if span_turn is not None:
-            traces.record(name, span_turn, start, end, **attributes)
+            recorder.record(name, span_turn, start, end, **attributes)
 
 
 def start_tracing(url: str) -> Callable[[], None]:
@@ -216,11 +216,11 @@ def start_tracing(url: str) -> Callable[[], None]:
     provider = sdk.TracerProvider(resource=resources.Resource.create(service), id_generator=ids)
     exporter = otlp_module.OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces")
     provider.add_span_processor(export_module.BatchSpanProcessor(exporter))
-    message_traces = MessageTraces(provider.get_tracer("troupe"), ids)
-    _active_traces.append(message_traces)
+    span_recorder = SpanRecorder(provider.get_tracer("troupe"), ids)
+    _active_recorders.append(span_recorder)
 
     def stop_tracing() -> None:
-        _active_traces.remove(message_traces)
+        _active_recorders.remove(span_recorder)
         provider.shutdown()  # exports the remaining spans
 
     return stop_tracing

@@ -156,7 +156,7 @@ def _may_have_token(text: str) -> bool:
     return max_word_chars >= _MIN_PASTED_TOKEN_CHARS or "@" in text or "-----BEGIN" in text
 
 
-class TokenFilter:
+class SecretTokenFilter:
     """Masks secret tokens in streamed text, and holds back text that may still become a token.
 
     Values after names such as `PASSWORD=` are not masked, because the model invents them.

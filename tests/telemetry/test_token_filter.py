@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.telemetry.secret_masker import TokenFilter, mask_pasted_tokens
+from bot.telemetry.secret_masker import SecretTokenFilter, mask_pasted_tokens
 
 _FILE = Path(__file__).with_name("fake_tokens.txt")
 TOKENS = tuple(line.replace("\\n", "\n") for line in _FILE.read_text("utf-8").splitlines())
@@ -19,7 +19,7 @@ WORDS = (
 
 
 def filter_pieces(pieces: list[str]) -> str:
-    one = TokenFilter()
+    one = SecretTokenFilter()
     return "".join([*(one.feed(piece) for piece in pieces), one.finish()])
 
 
@@ -71,13 +71,13 @@ def test_named_secret_that_a_person_pastes_is_masked(text: str, masked: str | No
 
 
 def test_ordinary_words_are_not_held_back() -> None:
-    one = TokenFilter()
+    one = SecretTokenFilter()
     assert [one.feed(piece) for piece in ("Hel", "lo ", "you", " 2", "0 ", "…")] == [
         *("Hel", "lo ", "you", " ", "20 ", "…")
     ]
 
 
 def test_long_word_without_end_is_not_held_back_forever() -> None:
-    one = TokenFilter()
+    one = SecretTokenFilter()
     shown = sum(len(one.feed("1" * 1000)) for _ in range(100))
     assert shown > 50_000

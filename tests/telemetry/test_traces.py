@@ -17,7 +17,7 @@ from bot.storage.inbox import SqlInbox
 from bot.telemetry import metrics
 from bot.telemetry.metrics import (
     ROOT_SPAN_NAME,
-    MessageTraces,
+    SpanRecorder,
     TurnIdGenerator,
     record_span,
     start_tracing,
@@ -74,10 +74,10 @@ class RecordingTracer:
 @pytest.fixture
 def tracer() -> Iterator[RecordingTracer]:
     recording = RecordingTracer()
-    kept = MessageTraces(recording, recording.ids)
-    metrics._active_traces.append(kept)
+    kept = SpanRecorder(recording, recording.ids)
+    metrics._active_recorders.append(kept)
     yield recording
-    metrics._active_traces.remove(kept)
+    metrics._active_recorders.remove(kept)
 
 
 def test_all_spans_of_a_turn_have_the_same_root_span(
