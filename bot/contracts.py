@@ -25,7 +25,7 @@ from bot.errors import MessageNotFound
 from bot.platforms.registry import create_platform
 from bot.platforms.spec import PlatformContext
 from bot.ports import Backend, Surface
-from bot.runtime.plugins import enabled_plugins, problems
+from bot.runtime.plugins import enabled_plugins, load_errors
 from bot.settings import Settings, read_settings
 from bot.templates.renderer import Renderer
 
@@ -79,7 +79,7 @@ def address(pytestconfig: pytest.Config) -> Address:
 
 def _find_plugin(config: pytest.Config, group: str) -> tuple[Any, Settings]:
     name, settings = config.getoption("--troupe-plugin"), read_settings()
-    assert not problems, problems
+    assert not load_errors, load_errors
     if name not in enabled_plugins(group):
         pytest.skip(f"TROUPE_PLUGINS enables no plug-in {name} in troupe.{group}")
     return enabled_plugins(group)[name], settings

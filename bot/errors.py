@@ -51,7 +51,7 @@ UnknownRole, UnsupportedCapability                                  templates/lm
 JsonSyntaxError                                                     prompting/text/jsonc.py
 LocatedPresetError                                                   prompting/lorebook/files.py
 ConnectionFailed, InvalidAddress, AddressRefused                    runtime/http_client.py
-ChildFailed                                                         runtime/subprocesses.py
+ChildProcessFailed                                                  runtime/subprocesses.py
 ConversionFailed                                                    media/attachment_reader.py
 FetchFailed, FetchRefused                                           media/fetching.py
 ToolFailed                                                          tools.py

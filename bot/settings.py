@@ -598,7 +598,7 @@ def read_settings(**overrides: object) -> Settings:
         return settings_model()(**overrides)  # type: ignore[arg-type]  # pydantic checks the types
     except ValidationError as error:
         lines = map(_describe_problem, error.errors(include_url=False))
-        raise SettingsError("\n".join([*lines, *plugins.problems.values()])) from None
+        raise SettingsError("\n".join([*lines, *plugins.load_errors.values()])) from None
     except SourceError as error:  # a group of settings was given a single value
         text = getattr(error.__cause__, "doc", None)
         matches = (name.upper() for name, value in _read_variables().items() if value == text)

@@ -118,7 +118,7 @@ async def check_everything(
     settings: Settings, report_line: LineReporter, *, asks_models: bool = False
 ) -> bool:
     """Run all checks concurrently and report a line for each; return whether all succeeded."""
-    problem_lines = [*plugins.problems.values(), *describe_unknown_variables()]
+    problem_lines = [*plugins.load_errors.values(), *describe_unknown_variables()]
     for line in problem_lines:
         report_line(f"WRONG  settings: {line}")
     if not problem_lines:

@@ -20,7 +20,7 @@ from bot.extras import install_command
 from bot.ports import Embedder
 from bot.prompting.embedding import pack_vectors
 from bot.runtime.http_client import ConnectionFailed
-from bot.runtime.subprocesses import ChildFailed
+from bot.runtime.subprocesses import ChildProcessFailed
 from bot.runtime.unix_server import UnixServer, run_unix_server
 from bot.settings import EmbeddingSettings
 
@@ -79,9 +79,9 @@ class GgufEmbedder(Embedder):
                 if self._server is None:
                     check_cpu("TROUPE_EMBEDDING__")
                     self._server = await self._exit_stack.enter_async_context(self._run_server())
-            child, _ = self._server
-            await child.wait_until_ready(_RESTART_TIMEOUT_SECONDS)
-        except (SettingsError, ChildFailed) as error:
+            process, _ = self._server
+            await process.wait_until_ready(_RESTART_TIMEOUT_SECONDS)
+        except (SettingsError, ChildProcessFailed) as error:
             raise EmbeddingError(str(error)) from error
         return self._server
 
@@ -107,7 +107,7 @@ class GgufEmbedder(Embedder):
     async def _post(
         self, server: UnixServer, path: str, body: Mapping[str, object], response_type: type[R]
     ) -> R:
-        child, client = server
+        process, client = server
         data = msgspec.json.encode(body)
         deadline = asyncio.get_running_loop().time() + _REQUEST_TIMEOUT_SECONDS
         try:
@@ -116,7 +116,7 @@ class GgufEmbedder(Embedder):
             return msgspec.json.decode(content, type=response_type)
         except (TimeoutError, ConnectionFailed, msgspec.DecodeError) as error:
             reason = str(error) or type(error).__name__
-            raise EmbeddingError(f"{child.name} did not answer {path} ({reason})") from error
+            raise EmbeddingError(f"{process.name} did not answer {path} ({reason})") from error
 
 
 def make(settings: EmbeddingSettings, data_dir: Path) -> Embedder:

@@ -23,23 +23,25 @@ from yarl import URL
 
 from bot import __version__
 from bot.errors import TroupeError
-from bot.runtime.tasks import resume_limiter
+from bot.runtime.tasks import get_resume_limiter
 
 
 class ConnectionFailed(TroupeError):
     """A request failed without a complete response; the text contains the reason."""
 
-    def __init__(self, reason: str, *, is_sent: bool = True, was_idle: bool = False) -> None:
+    def __init__(
+        self, reason: str, *, is_request_sent: bool = True, was_connection_idle: bool = False
+    ) -> None:
         super().__init__(reason)
-        self.is_sent = is_sent
+        self.is_request_sent = is_request_sent
         """Whether the server may have received the request or a part of it."""
-        self.was_idle = was_idle
+        self.was_connection_idle = was_connection_idle
         """Whether a reused connection was closed, perhaps before the request arrived."""
 
 
 class InvalidAddress(ConnectionFailed):
     def __init__(self) -> None:
-        super().__init__("the server's URL is not valid", is_sent=False)
+        super().__init__("the server's URL is not valid", is_request_sent=False)
 
 
 class AddressRefused(ConnectionFailed):
@@ -63,7 +65,7 @@ def check_send_permission() -> None:
     """Raise `ConnectionFailed` if the check set by `send_only_if` forbids sending now."""
     may_write = _may_write.get()
     if may_write is not None and not may_write():
-        raise ConnectionFailed("it is too late to send the request", is_sent=False)
+        raise ConnectionFailed("it is too late to send the request", is_request_sent=False)
 
 
 SUSPENSION_THRESHOLD_SECONDS = 1.0
@@ -142,11 +144,11 @@ class HttpClient:
             if attempt.is_sent:
                 raise TimeoutError from None  # aiohttp's error text would contain the URL
             reason = f"no connection to {self._url.host}:{self._url.port} in time"
-            raise ConnectionFailed(reason, is_sent=False) from None
+            raise ConnectionFailed(reason, is_request_sent=False) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise _to_connection_failed(error, attempt) from None
         try:
-            await resume_limiter().wait_to_resume()
+            await get_resume_limiter().wait_to_resume()
         except BaseException:
             await response.close()
             raise
@@ -248,7 +250,7 @@ class HttpResponse:
                 data = await content.readany()
         except aiohttp.ClientError as error:
             raise _to_connection_failed(error, _RequestAttempt(is_sent=True)) from error
-        await resume_limiter().wait_to_resume()
+        await get_resume_limiter().wait_to_resume()
         return data
 
     async def read_all(self, deadline: float, max_bytes: int) -> bytes:
@@ -339,7 +341,7 @@ async def _record_connection_reuse(
     context.trace_request_ctx.is_on_idle_connection = True
 
 
-async def _check_write(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
+async def _record_sending(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
     check_send_permission()
     context.trace_request_ctx.is_sent = True
 
@@ -348,7 +350,7 @@ _TRACE_CONFIG = aiohttp.TraceConfig()
 _TRACE_CONFIG.on_connection_reuseconn.append(_record_connection_reuse)
 # Despite its name, aiohttp calls this before it writes the headers. An exception raised here closes
 # the connection, unlike exceptions raised in the connection's own signals.
-_TRACE_CONFIG.on_request_headers_sent.append(_check_write)
+_TRACE_CONFIG.on_request_headers_sent.append(_record_sending)
 
 
 class _AddressCheckingResolver(aiohttp.ThreadedResolver):
@@ -368,7 +370,7 @@ class _AddressCheckingResolver(aiohttp.ThreadedResolver):
     def check(self, host: str, address: str) -> None:
         if not self._allows_address(address):
             reason = f"{host} resolves to {address}, which is not allowed"
-            raise AddressRefused(reason, is_sent=False)
+            raise AddressRefused(reason, is_request_sent=False)
 
 
 def _find_environment_proxy(url: URL) -> str | None:
@@ -394,7 +396,7 @@ def _to_connection_failed(error: Exception, attempt: _RequestAttempt) -> Connect
         case aiohttp.InvalidURL():
             return InvalidAddress()
         case ValueError():
-            return ConnectionFailed(f"the request is not valid: {error}", is_sent=False)
+            return ConnectionFailed(f"the request is not valid: {error}", is_request_sent=False)
         case aiohttp.ClientResponseError():
             reason = "the server's response is not valid HTTP/1.1"
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError():
@@ -402,7 +404,7 @@ def _to_connection_failed(error: Exception, attempt: _RequestAttempt) -> Connect
         case _:
             reason = str(error) or type(error).__name__
     was_idle = attempt.is_on_idle_connection and isinstance(error, aiohttp.ClientConnectionError)
-    return ConnectionFailed(reason, is_sent=attempt.is_sent, was_idle=was_idle)
+    return ConnectionFailed(reason, is_request_sent=attempt.is_sent, was_connection_idle=was_idle)
 
 
 def _describe_os_error(error: OSError) -> str:

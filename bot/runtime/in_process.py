@@ -54,12 +54,12 @@ class InProcessRateLimits(RateLimits):
         holders = self._holders[key]
         for expired_holder in [name for name, end in holders.items() if end <= now]:
             del holders[expired_holder]
-        if holder not in holders and not self._admit(key, limit - len(holders), waiter, now):
+        if holder not in holders and not self._admits(key, limit - len(holders), waiter, now):
             return 0
         holders[holder] = now + lease_seconds
         return len(holders)
 
-    def _admit(self, key: str, free_slots: int, waiter: WaitingProcess | None, now: float) -> bool:
+    def _admits(self, key: str, free_slots: int, waiter: WaitingProcess | None, now: float) -> bool:
         """Return whether a waiter gets one of the free slots; if not, queue the waiter.
 
         Without a waiter, return whether any slot is free.

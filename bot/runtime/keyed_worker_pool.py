@@ -74,7 +74,7 @@ class KeyedWorkerPool(Generic[Item]):
     def __post_init__(self) -> None:
         self._held_keys: dict[str, None] = {}  # woken keys on hold, in the order of their wake-ups
         self._next_release_at = math.inf  # when to call `seconds_on_hold` again for all of them
-        self._cancel_release: Callable[[], None] = lambda: None
+        self._cancel_release_timer: Callable[[], None] = lambda: None
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._woken_keys: dict[str, None] = {}  # in the order of their wake-ups
         self._urgent_keys: set[str] = set()
@@ -194,15 +194,15 @@ class KeyedWorkerPool(Generic[Item]):
             del self._woken_keys[key]
             self._held_keys[key] = None
         if hold_seconds_by_key:
-            self._schedule_release(min(hold_seconds_by_key.values()))
+            self._schedule_release_of_held_keys(min(hold_seconds_by_key.values()))
         return selected_keys
 
-    def _schedule_release(self, seconds: float) -> None:
+    def _schedule_release_of_held_keys(self, seconds: float) -> None:
         release_at = self.clock.monotonic() + seconds
         if release_at < self._next_release_at:
-            self._cancel_release()
+            self._cancel_release_timer()
             self._next_release_at = release_at
-            self._cancel_release = self.clock.call_later(seconds, self._release_held_keys)
+            self._cancel_release_timer = self.clock.call_later(seconds, self._release_held_keys)
 
     def _release_held_keys(self) -> None:
         self._woken_keys = {**self._held_keys, **self._woken_keys}

@@ -22,7 +22,7 @@ else:
 
 IS_WINDOWS: Final = sys.platform == "win32"
 _LOCKED_BYTE = 2**30  # far behind the file's text, because on Windows a lock also blocks reading
-_MEMORY_FLAG, _TIME_FLAG, _PROCESSES_FLAG, _EXTENDED_LIMITS_CLASS = 0x100, 0x2, 0x8, 9  # winnt.h
+_MEMORY_FLAG, _TIME_FLAG, _PROCESSES_FLAG, _EXTENDED_LIMITS_ID = 0x100, 0x2, 0x8, 9  # winnt.h
 _NEW_PROCESS_GROUP = 0x200
 HAS_CPU_LIMIT: Final = hasattr(signal, "setitimer")
 """Whether `limit_cpu` works; if not, the parent process limits each request's wall-clock time."""
@@ -83,7 +83,7 @@ if sys.platform == "win32":
         basic_limits = (cpu_seconds or 0) * 10_000_000, 0, limit_flags, 0, 0, 1, 0, 0, 0
         limits = struct.pack("@qqINNINII6Q4N", *basic_limits, *[0] * 6, memory_bytes, 0, 0, 0)
         are_limits_set = kernel32.SetInformationJobObject(
-            job, _EXTENDED_LIMITS_CLASS, limits, len(limits)
+            job, _EXTENDED_LIMITS_ID, limits, len(limits)
         )
         if not (are_limits_set and kernel32.AssignProcessToJobObject(job, this_process)):
             raise ctypes.WinError()

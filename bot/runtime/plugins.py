@@ -21,7 +21,7 @@ from bot.value_class import value_class
 
 API_VERSION = 1
 GROUPS = ("platforms", "backends", "tools", "importers", "embedders", "hooks")
-problems: dict[str, str] = {}
+load_errors: dict[str, str] = {}
 """The plug-ins that were not loaded, by name, each with a one-line reason."""
 HOOKS: Mapping[str, dict[str, Callable[..., Any]]] = {"prompt_parts": {}, "check_answer": {}}
 """Hook functions by hook name and plug-in name. An entry point in `troupe.hooks` is a module or
@@ -32,19 +32,19 @@ _MAX_PROMPT_PARTS = 20
 
 
 def enable_plugins(names: Iterable[str], registrars: Mapping[str, Callable[[Any], None]]) -> None:
-    """Load these plug-ins unless they are already loaded; record failures in `problems`.
+    """Load these plug-ins unless they are already loaded; record failures in `load_errors`.
 
     `registrars` maps some groups to a function that validates and registers a plug-in, or raises
     `SettingsError`.
     """
     for name in names:
-        if name in problems or any(name in plugins for plugins in _enabled_plugins.values()):
+        if name in load_errors or any(name in plugins for plugins in _enabled_plugins.values()):
             continue
         entries = [entry for group in GROUPS for entry in entry_points(group=f"troupe.{group}")]
         matching_entries = [entry for entry in entries if entry.name == name]
         if not matching_entries:
             all_names = ", ".join(sorted({entry.name for entry in entries})) or "none"
-            problems[name] = f"no plug-in {name!r} is installed; installed plug-ins: {all_names}"
+            load_errors[name] = f"no plug-in {name!r} is installed; installed plug-ins: {all_names}"
         for entry in matching_entries:
             try:
                 _load_plugin(entry, registrars)
@@ -52,7 +52,7 @@ def enable_plugins(names: Iterable[str], registrars: Mapping[str, Callable[[Any]
                 has_safe_text = isinstance(error, ImportError | AttributeError | SettingsError)
                 reason = (has_safe_text and str(error)) or type(error).__name__
                 package = entry.dist.name if entry.dist else entry.value
-                problems[name] = f"the plug-in {name!r} of {package} cannot be used: {reason}"
+                load_errors[name] = f"the plug-in {name!r} of {package} cannot be used: {reason}"
 
 
 def _load_plugin(entry: EntryPoint, registrars: Mapping[str, Callable[[Any], None]]) -> None:

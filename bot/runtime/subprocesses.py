@@ -33,7 +33,7 @@ _SECRET_NAME = re.compile(
 _MAX_SOCKET_PATH_BYTES = 100  # the kernel accepts about 107
 
 
-class ChildFailed(TroupeError):
+class ChildProcessFailed(TroupeError):
     """A child process did not start or is not ready; the text explains why."""
 
 
@@ -68,28 +68,30 @@ class SupervisedProcess:
                 self._process.kill()
 
     async def wait_until_ready(self, seconds: float) -> None:
-        """Wait until the process is ready; raises `ChildFailed` on a timeout."""
+        """Wait until the process is ready; raises `ChildProcessFailed` on a timeout."""
         try:
             async with asyncio.timeout(seconds):
                 await self._ready_event.wait()
         except TimeoutError:
-            raise ChildFailed(f"{self.name} is not ready; see {self.log_file}") from None
+            raise ChildProcessFailed(f"{self.name} is not ready; see {self.log_file}") from None
 
     async def start(self) -> None:
-        """Start the process and wait until it is ready; raises `ChildFailed`."""
+        """Start the process and wait until it is ready; raises `ChildProcessFailed`."""
         try:
             self._process = await self._spawn()
         except OSError as error:  # no such program, no disk space for the log, no free process
-            raise ChildFailed(f"{self.name} cannot be started: {error}") from None
+            raise ChildProcessFailed(f"{self.name} cannot be started: {error}") from None
         try:
             async with asyncio.timeout(self.start_timeout_seconds):
                 while not await self.check_ready():
                     if self._process.returncode is not None:
-                        raise ChildFailed(f"{self.name} exited on startup: {self._log_tail()}")
+                        raise ChildProcessFailed(
+                            f"{self.name} exited on startup: {self._log_tail()}"
+                        )
                     await asyncio.sleep(_POLL_SECONDS)
         except TimeoutError:
             await self.stop()
-            raise ChildFailed(
+            raise ChildProcessFailed(
                 f"{self.name} did not answer within {self.start_timeout_seconds:.0f} s:"
                 f" {self._log_tail()}"
             ) from None
@@ -119,7 +121,7 @@ class SupervisedProcess:
             try:
                 await self.start()
                 delay = _MIN_RESTART_DELAY_SECONDS
-            except ChildFailed:
+            except ChildProcessFailed:
                 delay = min(delay * 2, _MAX_RESTART_DELAY_SECONDS)
                 _log.exception("child_process_not_started", child=self.name)
 
@@ -152,7 +154,7 @@ async def run_supervised(
     log_file: Path,
     start_timeout_seconds: float = 30,
 ) -> AsyncIterator[SupervisedProcess]:
-    """Run a child process during the block; raises `ChildFailed` if it does not start."""
+    """Run a child process during the block; raises `ChildProcessFailed` if it does not start."""
     child = SupervisedProcess(name, command, check_ready, log_file, start_timeout_seconds)
     try:
         await child.start()

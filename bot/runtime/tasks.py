@@ -15,7 +15,7 @@ except ImportError:  # the extra is not installed; there is none for Windows
     run_async = asyncio.run  # type: ignore[assignment]
 
 T = TypeVar("T")
-_CANCEL_AGAIN_SECONDS = 3.0
+_SECONDS_BETWEEN_CANCELLATIONS = 3.0
 _abandoned_tasks: set[asyncio.Future[Any]] = set()
 """Abandoned tasks that still run, kept here because the event loop has only weak references."""
 
@@ -30,7 +30,7 @@ async def cancel_and_wait(tasks: Iterable[asyncio.Task[Any]]) -> None:
     while running_tasks:
         for task in running_tasks:
             task.cancel()
-        _, running_tasks = await asyncio.wait(running_tasks, timeout=_CANCEL_AGAIN_SECONDS)
+        _, running_tasks = await asyncio.wait(running_tasks, timeout=_SECONDS_BETWEEN_CANCELLATIONS)
 
 
 async def wait_or_abandon(seconds: float, work: Awaitable[T]) -> T:
@@ -195,6 +195,6 @@ def _limiter_for_loop(_: asyncio.AbstractEventLoop) -> ResumeLimiter:
     return ResumeLimiter()
 
 
-def resume_limiter() -> ResumeLimiter:
+def get_resume_limiter() -> ResumeLimiter:
     """Return the `ResumeLimiter` of the running event loop."""
     return _limiter_for_loop(asyncio.get_running_loop())

@@ -35,7 +35,7 @@ UnixServer: TypeAlias = tuple[SupervisedProcess, HttpClient]
 async def run_unix_server(
     name: str, module: str, options: Mapping[str, object], log_file: Path
 ) -> AsyncIterator[UnixServer]:
-    """Run `python -m module` as a server during the block; raises `ChildFailed`.
+    """Run `python -m module` as a server during the block; raises `ChildProcessFailed`.
 
     The module's argument is `options` as JSON, plus `socket` (on Windows, `port` and `key`) and
     `threads`, by default all cores but one. The server is ready when `/health` returns 200.

@@ -159,7 +159,7 @@ async def open_resources(
     file_stamps = read_file_stamps(presets_folder(settings.presets_dir))
     folder_presets = read_character_folder(presets_folder(settings.presets_dir))
     presets, disabled_presets = _select_usable_presets(settings, folder_presets, options, report)
-    for problem in plugins.problems.values():
+    for problem in plugins.load_errors.values():
         report(problem)
     async with contextlib.AsyncExitStack() as stack:
         dir_use = data_dir_use(specs)

@@ -25,7 +25,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine
 from sqlalchemy.pool import StaticPool
 from typing_extensions import override
 
-from bot.runtime.tasks import resume_limiter
+from bot.runtime.tasks import get_resume_limiter
 from bot.storage.codec import TextCodec
 from bot.storage.column_types import attach_codec
 from bot.storage.data_dir import restrict_to_owner
@@ -206,7 +206,7 @@ def _execute_query(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Ro
 
 
 def _deliver_outcomes(outcomes: Sequence[_Outcome]) -> None:
-    limiter = resume_limiter()
+    limiter = get_resume_limiter()
     for outcome in outcomes:
         limiter.call_or_defer(functools.partial(_wake_caller, *outcome))
 

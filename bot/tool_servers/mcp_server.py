@@ -48,7 +48,7 @@ _TOOL_LIST_REFRESH_SECONDS = 60.0
 _MAX_DELAY_SECONDS = 60.0
 _MAX_TOLERATED_FAILURES = 3
 _INVALID_CALL_CODES = {mcp_types.INVALID_PARAMS, mcp_types.METHOD_NOT_FOUND}
-_UNKNOWN_SESSION_MESSAGE = "Session terminated"
+_UNKNOWN_SESSION_ERROR = "Session terminated"
 """The package `mcp`'s error message for status 404 within a session."""
 _CONNECTION_ERRORS = (
     MCPError,
@@ -92,8 +92,8 @@ class McpServer(ToolServer):
     @property
     @override
     def specs(self) -> Sequence[ToolSpec]:
-        is_offered = self._client is not None or self._failure_count < _MAX_TOLERATED_FAILURES
-        return self._specs if is_offered else ()
+        offers_tools = self._client is not None or self._failure_count < _MAX_TOLERATED_FAILURES
+        return self._specs if offers_tools else ()
 
     @property
     @override
@@ -143,7 +143,7 @@ class McpServer(ToolServer):
 
     def _was_call_sent(self, error: MCPError) -> bool | None:
         """Return whether a call was sent before the server exited; None if the server is up."""
-        if error.code == NOT_REACHED_CODE or error.message == _UNKNOWN_SESSION_MESSAGE:
+        if error.code == NOT_REACHED_CODE or error.message == _UNKNOWN_SESSION_ERROR:
             return False
         is_child_process = self._settings.command is not None
         disconnect_code = mcp_types.CONNECTION_CLOSED if is_child_process else NOT_ANSWERED_CODE

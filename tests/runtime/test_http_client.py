@@ -93,7 +93,7 @@ async def test_request_is_not_sent_if_the_last_check_before_writing_fails(
         earlier = len(server.requests)
         with send_only_if(may_write), pytest.raises(ConnectionFailed) as failed:
             await ask(client)
-        assert not failed.value.is_sent
+        assert not failed.value.is_request_sent
         assert answers_asked == [False]
         assert len(server.requests) == earlier
         await wait_until(server.hung_up.is_set)
@@ -117,8 +117,8 @@ async def test_malformed_or_truncated_response_raises_connection_failed(steps: l
         with pytest.raises(ConnectionFailed) as failed:
             await read(client)
 
-    assert failed.value.is_sent
-    assert not failed.value.was_idle
+    assert failed.value.is_request_sent
+    assert not failed.value.was_connection_idle
 
 
 async def test_error_reports_that_an_idle_connection_was_closed() -> None:
@@ -127,7 +127,7 @@ async def test_error_reports_that_an_idle_connection_was_closed() -> None:
         with pytest.raises(ConnectionFailed) as failed:
             await read(client)
 
-    assert failed.value.was_idle
+    assert failed.value.was_connection_idle
 
 
 async def test_every_wait_ends_at_the_deadline() -> None:
@@ -213,7 +213,7 @@ async def test_error_reports_that_a_request_was_not_sent() -> None:
         async with client_of(address) as client:
             with pytest.raises(ConnectionFailed) as failed:
                 await ask(client)
-            assert not failed.value.is_sent
+            assert not failed.value.is_request_sent
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ async def test_header_with_a_line_break_is_refused() -> None:
     ):
         with pytest.raises(ConnectionFailed, match="control character") as failed:
             await ask(client)
-        assert not failed.value.is_sent
+        assert not failed.value.is_request_sent
         assert "secret" not in str(failed.value)
         assert server.requests == []
 

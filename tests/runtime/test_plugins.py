@@ -62,7 +62,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     """Install a module as a package with an entry point; if `code` is None, install an example."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(plugins, "problems", {})
+    monkeypatch.setattr(plugins, "load_errors", {})
     for name in plugins.GROUPS:
         monkeypatch.setitem(plugins._enabled_plugins, name, {})
     for name in plugins.HOOKS:
@@ -138,7 +138,7 @@ def test_plugins_are_not_loaded_unless_a_setting_names_them(install: Install) ->
     settings = read_settings(
         plugins="moon, eliza,filedrop,shop", providers=doctor, filedrop={"folder": "drop"}
     )
-    assert plugins.problems == {}
+    assert plugins.load_errors == {}
     assert settings.providers["doctor"].kind == "eliza"
     assert [spec.kind for spec in settings.configured_platforms] == ["filedrop"]
     assert validate_preset(PRESET, "x").tools
@@ -178,11 +178,11 @@ def test_unusable_plugin_is_listed_with_its_problem(install: Install, code: str,
     settings = read_settings(plugins="bad,moon,absent")
 
     assert settings.plugins == "bad,moon,absent"
-    assert plugins.problems.keys() == {"bad", "absent"}
-    assert plugins.problems["bad"].startswith("the plug-in 'bad' of troupe-bad ")
-    assert note in plugins.problems["bad"]
-    assert SECRET not in plugins.problems["bad"]
-    assert plugins.problems["absent"].endswith("is installed; installed plug-ins: bad, moon")
+    assert plugins.load_errors.keys() == {"bad", "absent"}
+    assert plugins.load_errors["bad"].startswith("the plug-in 'bad' of troupe-bad ")
+    assert note in plugins.load_errors["bad"]
+    assert SECRET not in plugins.load_errors["bad"]
+    assert plugins.load_errors["absent"].endswith("is installed; installed plug-ins: bad, moon")
     assert [*plugins.enabled_plugins("tools")] == ["moon"]
     with pytest.raises(SettingsError) as error:  # says why that kind is not known
         read_settings(plugins="bad", providers={"mine": {"kind": "bad"}})

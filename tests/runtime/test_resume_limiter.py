@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 
 from bot.runtime.http_client import HttpClient
-from bot.runtime.tasks import resume_limiter
+from bot.runtime.tasks import get_resume_limiter
 from tests.runtime.http_server import byte_server
 from tests.waiting import wait_until
 
@@ -55,20 +55,20 @@ def in_seconds(seconds: float) -> float:
 
 
 async def test_a_hundred_waiters_resume_in_order_a_few_per_pass() -> None:
-    async with count_passes([resume_limiter().wait_to_resume() for _ in range(100)]) as passes:
+    async with count_passes([get_resume_limiter().wait_to_resume() for _ in range(100)]) as passes:
         pass
     assert passes.order == list(range(100))
     assert max(passes.ended) <= IN_ONE_PASS
 
 
 async def test_a_few_waiters_resume_at_once() -> None:
-    task = asyncio.create_task(resume_limiter().wait_to_resume())
+    task = asyncio.create_task(get_resume_limiter().wait_to_resume())
     await asyncio.sleep(0)
     assert task.done()
 
 
 async def test_cancelled_waiter_does_not_delay_other_waiters() -> None:
-    tasks = [asyncio.create_task(resume_limiter().wait_to_resume()) for _ in range(100)]
+    tasks = [asyncio.create_task(get_resume_limiter().wait_to_resume()) for _ in range(100)]
     await asyncio.sleep(0)
     for task in tasks[:50]:
         task.cancel()
@@ -107,6 +107,6 @@ async def test_response_that_waits_for_its_turn_does_not_time_out() -> None:
         asking = asyncio.create_task(client.request("GET", "/", None, in_seconds(0.2)))
         await wait_until(lambda: bool(server.requests))
         for _ in range(80):  # ten passes, each longer than the extra wait after a deadline
-            resume_limiter().call_or_defer(lambda: time.sleep(0.015))
+            get_resume_limiter().call_or_defer(lambda: time.sleep(0.015))
         assert (await asking).status == 200
         await client.close()

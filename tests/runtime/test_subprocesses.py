@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bot.runtime.subprocesses import ChildFailed, run_supervised
+from bot.runtime.subprocesses import ChildProcessFailed, run_supervised
 from tests.checkout import CHECKOUT
 from tests.waiting import PATIENCE_SECONDS, wait_until
 
@@ -96,7 +96,7 @@ async def test_process_is_restarted_when_it_dies_and_stopped_when_the_block_exit
         assert is_alive(first)
         os.kill(first, signal.SIGKILL)
         await wait_until(lambda: not child.is_ready)
-        with pytest.raises(ChildFailed, match="sleeper is not ready; see "):
+        with pytest.raises(ChildProcessFailed, match="sleeper is not ready; see "):
             await child.wait_until_ready(0.01)
         await child.wait_until_ready(PATIENCE_SECONDS)
         second = child.pid
@@ -125,7 +125,7 @@ async def test_process_that_is_not_ready_in_time_is_stopped(
     log: Path, command: list[str], told: str
 ) -> None:
     seconds = 30 if command is EXITS else 1
-    with pytest.raises(ChildFailed, match=f"{told}|it printed nothing"):
+    with pytest.raises(ChildProcessFailed, match=f"{told}|it printed nothing"):
         async with run_supervised(
             "engine", command, check_ready=never_ready, log_file=log, start_timeout_seconds=seconds
         ):
@@ -136,7 +136,7 @@ async def test_process_that_is_not_ready_in_time_is_stopped(
 async def test_process_that_cannot_start_is_reported_in_one_line(log: Path, missing: str) -> None:
     command = ["/no/such/program"] if missing == "program" else SLEEPER
     file = log.parent / "none" / "log" if missing == "log" else log
-    with pytest.raises(ChildFailed, match=r"engine cannot be started: .*No such file"):
+    with pytest.raises(ChildProcessFailed, match=r"engine cannot be started: .*No such file"):
         async with run_supervised("engine", command, check_ready=never_ready, log_file=file):
             pytest.fail("it started")
 

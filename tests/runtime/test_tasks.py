@@ -20,7 +20,7 @@ async def _ignore_cancellation(times: int) -> None:
 
 
 async def test_swallowed_cancellation_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bot.runtime.tasks, "_CANCEL_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr(bot.runtime.tasks, "_SECONDS_BETWEEN_CANCELLATIONS", 0.01)
     stubborn, plain = (
         asyncio.create_task(_ignore_cancellation(2)),
         asyncio.create_task(_ignore_cancellation(0)),

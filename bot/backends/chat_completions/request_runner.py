@@ -577,7 +577,7 @@ async def request_with_idle_retry(
     try:
         return await client.request(method, path, body, deadline, headers=headers)
     except ConnectionFailed as error:
-        if not error.was_idle:
+        if not error.was_connection_idle:
             raise
         return await client.request(method, path, body, deadline, headers=headers)
 

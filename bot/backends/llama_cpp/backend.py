@@ -31,7 +31,7 @@ from bot.chat.prompt import GenerationEvent, Prompt, PromptDescription, PromptTo
 from bot.errors import BackendInterrupted, BackendUnavailable, SettingsError, TemplateError
 from bot.ports import Backend, ConversationMemory, TextTokenCounter
 from bot.prompting.text.tokens import get_counter_for_model
-from bot.runtime.subprocesses import ChildFailed
+from bot.runtime.subprocesses import ChildProcessFailed
 from bot.templates.registry import detect_family
 from bot.templates.renderer import (
     FALLBACK_TEMPLATE,
@@ -289,7 +289,7 @@ class LlamaCpp(Backend, ConversationMemory):
                     )
                     self._models[path] = model
             await self._models[path].engine.wait_until_ready()
-        except (SettingsError, ChildFailed, EngineFailed) as error:
+        except (SettingsError, ChildProcessFailed, EngineFailed) as error:
             raise BackendUnavailable(str(error), _UNUSABLE_MODEL_NOTICE) from error
         return self._models[path]
 

@@ -26,7 +26,7 @@ from bot.chat.prompt import GenerationEvent
 from bot.errors import SettingsError
 from bot.extras import install_command
 from bot.runtime.http_client import ConnectionFailed
-from bot.runtime.subprocesses import ChildFailed
+from bot.runtime.subprocesses import ChildProcessFailed
 from bot.runtime.unix_server import ENGINE_URL, UnixServer, run_unix_server
 from bot.templates.control_tokens import break_control_tokens
 from bot.value_class import value_class
@@ -196,7 +196,7 @@ class Engine:
     async def wait_until_ready(self) -> None:
         try:
             await self._child.wait_until_ready(_RESTART_TIMEOUT_SECONDS)
-        except ChildFailed as error:
+        except ChildProcessFailed as error:
             raise EngineFailed(str(error)) from error
 
     async def has_crashed(self, known_restart_count: int) -> bool:
@@ -232,7 +232,7 @@ class Engine:
 
 @asynccontextmanager
 async def run_engine(config: EngineConfig) -> AsyncIterator[Engine]:
-    """Run the configured engine during the block; raise `ChildFailed` or `SettingsError`."""
+    """Run the configured engine during the block; raise `ChildProcessFailed` or `SettingsError`."""
     settings, prefix = config.settings, setting_prefix(config.provider)
     name = require_engine(settings, config.provider)
     options: dict[str, object] = {

@@ -263,7 +263,7 @@ def tool_parameters_by_name(prompt: Prompt) -> dict[str, Parameters]:
 
 @asynccontextmanager
 async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
-    """Load a model; raise `ChildFailed`, or `SettingsError` if it cannot run on this machine."""
+    """Load a model; raise `ChildProcessFailed`, or `SettingsError` if it cannot run here."""
     settings, clock = config.settings, SystemClock()
     config.slots_folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with run_engine(config) as engine:

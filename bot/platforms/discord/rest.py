@@ -336,7 +336,7 @@ class RestClient:
             ) as response:
                 return response, await response.read_all(request.deadline, _MAX_RESPONSE_BYTES)
         except ConnectionFailed as error:
-            if error.is_sent:
+            if error.is_request_sent:
                 raise errors.OutcomeUnknown(f"Discord's response was lost: {error}") from None
             raise errors.Unreachable(
                 translatable("{name} cannot be reached: {reason}", name="Discord", reason=error)

@@ -211,7 +211,7 @@ def translate_error(error: Exception) -> errors.PlatformError:
 def _translate_connection_failure(error: ConnectionFailed) -> errors.PlatformError:
     if isinstance(error, InvalidAddress):
         return errors.Unreachable("TROUPE_TELEGRAM__API_BASE is not a valid URL")
-    if error.is_sent:
+    if error.is_request_sent:
         return errors.OutcomeUnknown(f"Telegram's response was cut off: {error}")
     return errors.Unreachable(
         translatable("{name} cannot be reached: {reason}", name="Telegram", reason=error)

@@ -84,7 +84,7 @@ class Provider:
             case "silent":
                 raise TimeoutError
             case "refused":
-                raise ConnectionFailed("connection refused", is_sent=False)
+                raise ConnectionFailed("connection refused", is_request_sent=False)
             case _:
                 raise HttpStatusError(int(self.way), {}, b"")
 

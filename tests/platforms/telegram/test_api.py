@@ -25,7 +25,7 @@ _FAILURES = {
     exceptions.TelegramConflictError(GetMe(), "Conflict: terminated"): api.PollingConflict,
     exceptions.ClientDecodeError("Failed", ValueError(), "<html>"): errors.OutcomeUnknown,
     UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"): errors.OutcomeUnknown,
-    ConnectionFailed("no connection to api.example:443", is_sent=False): errors.Unreachable,
+    ConnectionFailed("no connection to api.example:443", is_request_sent=False): errors.Unreachable,
     InvalidAddress(): errors.Unreachable,
     ConnectionFailed("reset"): errors.OutcomeUnknown,
     TimeoutError(): errors.OutcomeUnknown,
