@@ -127,7 +127,7 @@ class AnswerCheck:
             self._show_approved_text()
 
     @property
-    def notes(self) -> str:
+    def notes_text(self) -> str:
         """The results of the checks, in English, for the receipt."""
         return "; ".join([*self._plugin_failures, *([self.note] if self.note else [])])
 

@@ -25,7 +25,7 @@ class Fence:
 
     chars: str
     """The fence itself: "```" or "~~~~"."""
-    opener: str
+    opening_fence: str
     """The fence with its language, to reopen the block: "```python"."""
     prefix: str
     """The prefix that keeps a line in the same quote and list item."""
@@ -203,7 +203,7 @@ class CutWindow:
         middle = bisect_left(
             self.unit_offsets, (self.unit_offsets[self.start] + self.max_offset) // 2
         )
-        self.min_cut = max(self.start + 1, middle)
+        self.first_cut = max(self.start + 1, middle)
         """The first position to cut at; earlier cuts waste more than half of the message."""
 
     def fence_at(self, position: int) -> Fence | None:
@@ -342,7 +342,7 @@ def count_closing_units(fence: Fence | None) -> int:
 
 def choose_cut_point(window: CutWindow) -> tuple[int, int]:
     """Return the best cut: the end of the message, and the start of the next one."""
-    gaps = [gap.span() for gap in _WHITESPACE.finditer(window.text, window.min_cut, window.end)]
+    gaps = [gap.span() for gap in _WHITESPACE.finditer(window.text, window.first_cut, window.end)]
     word_gaps = []
     last_line_break: tuple[int, int] | None = None
     for end, next_start in reversed(gaps):
@@ -368,7 +368,7 @@ def _is_between_paragraphs(window: CutWindow, end: int, next_start: int) -> bool
 
 def _choose_cut_within_line(window: CutWindow, gaps: Sequence[tuple[int, int]]) -> tuple[int, int]:
     matches = _UNBREAKABLE_TEXT.finditer(window.text, window.start, window.end)
-    no_break_spans = [one.span() for one in matches if one.end() > window.min_cut]
+    no_break_spans = [one.span() for one in matches if one.end() > window.first_cut]
     best_break = _find_last_break(window, gaps, no_break_spans)
     for pattern, rank in ((_CJK_SENTENCE_END, _SENTENCE_BREAK), (_CJK_WORD_END, _WORD_BREAK)):
         position = _find_last_match(window, pattern, no_break_spans)
@@ -410,7 +410,7 @@ def _find_last_match(
 ) -> int | None:
     """Return the end of the last match outside code where a cut is allowed, or None."""
     last_match_end = None
-    for match in pattern.finditer(window.text, window.min_cut, window.end):
+    for match in pattern.finditer(window.text, window.first_cut, window.end):
         position = match.end()
         if (
             position == window.end
@@ -426,12 +426,12 @@ def _cut_anywhere(window: CutWindow, no_break_spans: Sequence[tuple[int, int]]) 
     """Return a cut between any characters or, as a last resort, within a character."""
     positions = [
         position
-        for position in range(window.end - 1, window.min_cut, -1)
+        for position in range(window.end - 1, window.first_cut, -1)
         if window.unit_offsets[position] + count_closing_units(window.fence_at(position))
         <= window.max_offset
     ]
     allowed_positions = (at for at in positions if window.allows_cut(at, at))
-    clean_positions = (
+    preferred_positions = (
         position
         for position in positions
         if window.allows_cut(position, position)
@@ -441,5 +441,5 @@ def _cut_anywhere(window: CutWindow, no_break_spans: Sequence[tuple[int, int]]) 
             or window.looks_like_fence(position)
         )
     )
-    position = next(chain(clean_positions, allowed_positions, positions), window.start + 1)
+    position = next(chain(preferred_positions, allowed_positions, positions), window.start + 1)
     return position, position

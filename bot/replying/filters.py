@@ -88,11 +88,11 @@ class RepeatedStartFilter:
         self._prefix = text_to_continue.rstrip()
         self._trailing_whitespace = text_to_continue[len(self._prefix) :]
         self._held_text = ""
-        self._is_comparing = True
+        self._is_comparing_start = True
 
     def feed(self, text: str) -> str:
         """Add a chunk, and return the text that was not shown before."""
-        if not self._is_comparing:
+        if not self._is_comparing_start:
             return text
         self._held_text += text
         if len(self._held_text) < len(self._prefix) and self._prefix.startswith(self._held_text):
@@ -100,13 +100,13 @@ class RepeatedStartFilter:
         new_text = self._held_text.removeprefix(self._prefix)
         if not new_text.strip() and self._trailing_whitespace.startswith(new_text):
             return ""
-        self._is_comparing = False
+        self._is_comparing_start = False
         pairs = zip(new_text, self._trailing_whitespace, strict=False)
         return new_text[sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)) :]
 
     def finish(self) -> str:
         """Return the rest of the text that was held back."""
-        is_repeated = not self._is_comparing or self._held_text.startswith(self._prefix)
+        is_repeated = not self._is_comparing_start or self._held_text.startswith(self._prefix)
         return "" if is_repeated else self._held_text
 
 
@@ -147,7 +147,7 @@ class RepetitionDetector:
     def __init__(self) -> None:
         self.has_repetition = False
         self._pending_chunks: list[str] = []
-        self._pending_chars = 0
+        self._pending_char_count = 0
         self._tail = ""
         self._fence_count = 0
         self._char_count = 0
@@ -156,8 +156,8 @@ class RepetitionDetector:
 
     def feed(self, text: str) -> None:
         self._pending_chunks.append(text)
-        self._pending_chars += len(text)
-        if self._pending_chars >= _CHARS_BETWEEN_CHECKS and not self.has_repetition:
+        self._pending_char_count += len(text)
+        if self._pending_char_count >= _CHARS_BETWEEN_CHECKS and not self.has_repetition:
             self._detect_repetition()
 
     def remove_repetition(self, text: str) -> str:
@@ -181,7 +181,7 @@ class RepetitionDetector:
         self._tail = (self._tail + new_text)[-_MAX_TAIL_CHARS:]
         self._char_count += len(new_text)
         self._pending_chunks.clear()
-        self._pending_chars = 0
+        self._pending_char_count = 0
         tail = self._tail
         if len(tail) < _MIN_LOOP_CHARS:
             return
@@ -200,16 +200,16 @@ class RepetitionDetector:
                 return
             end = position + _PROBE_CHARS - 1
 
-    def _is_repeated(self, unit: str) -> bool:
-        """Return whether the answer ends with enough repetitions of `unit` to be a loop."""
+    def _is_repeated(self, text: str) -> bool:
+        """Return whether the answer ends with enough repetitions of `text` to be a loop."""
         is_in_code = self._fence_count % 2 == 1
-        if any(char.isalpha() for char in unit):
-            min_repeats = next(count for length, count in _REPEATS_BY_LENGTH if len(unit) >= length)
+        if any(char.isalpha() for char in text):
+            min_repeats = next(count for length, count in _REPEATS_BY_LENGTH if len(text) >= length)
             code_factor = _CODE_LOOP_FACTOR if is_in_code else 1
-            min_loop_chars = max(_MIN_LOOP_CHARS, min_repeats * len(unit)) * code_factor
+            min_loop_chars = max(_MIN_LOOP_CHARS, min_repeats * len(text)) * code_factor
         else:
-            min_loop_chars = max(_MIN_CHARS_WITHOUT_LETTERS, _MIN_REPEATS * len(unit))
+            min_loop_chars = max(_MIN_CHARS_WITHOUT_LETTERS, _MIN_REPEATS * len(text))
         if min_loop_chars > len(self._tail):
             return False
-        loop = unit * (min_loop_chars // len(unit) + 1)
+        loop = text * (min_loop_chars // len(text) + 1)
         return self._tail[-min_loop_chars:] == loop[-min_loop_chars:]

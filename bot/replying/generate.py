@@ -81,11 +81,11 @@ class VisibleTokenLimit:
     """A token limit for a thinking model's visible text; its thoughts do not count."""
 
     tokens: int
-    count: TextTokenCounter
+    count_tokens: TextTokenCounter
 
 
 @contextmanager
-def log_failed_steps(compose_seconds: float, prompt_tokens: int, clock: Clock) -> Iterator[None]:
+def log_steps_on_error(compose_seconds: float, prompt_tokens: int, clock: Clock) -> Iterator[None]:
     """Log the duration of each step so far if the block fails with `BackendError`."""
     requested_at = clock.monotonic()
     try:
@@ -157,7 +157,7 @@ async def _stream_answer(
         return
     request = tools.next_prompt(prompt)
     await _stream_request(backend, request, answer, may_continue)
-    while tools.may_call and not answer.is_complete and (finish := answer.finish).tool_calls:
+    while tools.may_call and not answer.is_complete and (finish := answer.finish_event).tool_calls:
         if not await may_continue():
             _log.warning("tool_round_over_budget", calls=len(finish.tool_calls))
             return
@@ -288,7 +288,7 @@ class _AnswerBuilder:
         self._text_to_continue = ""
         self._repeat_filter: RepeatedStartFilter | None = None
         self._reasoning_chunks: list[str] = []
-        self.finish = Finish(FinishReason.STOP)
+        self.finish_event = Finish(FinishReason.STOP)
         """The event that ended the newest request, with its tool calls."""
         self._usages: list[Usage] = []
         self._request_start = self._first_chunk_index = 0
@@ -306,8 +306,8 @@ class _AnswerBuilder:
             self._feed(self._repeat_filter.finish())
             self._repeat_filter = None
         request_text = self.unfiltered_text[self._request_start :]
-        self._usages.append(self.finish.usage)
-        self.finish = Finish(FinishReason.STOP)
+        self._usages.append(self.finish_event.usage)
+        self.finish_event = Finish(FinishReason.STOP)
         if request_text.strip():
             self._feed("\n\n")
         self._request_start, self._first_chunk_index = len(self.unfiltered_text), len(self._chunks)
@@ -336,7 +336,7 @@ class _AnswerBuilder:
             case Retraction():
                 self._move_text_to_reasoning()
             case Finish():
-                self.finish = event
+                self.finish_event = event
                 record_usage(event.usage)
             case QueuePosition() | RateLimitWait():
                 self.show_wait(event)
@@ -351,12 +351,12 @@ class _AnswerBuilder:
             error_name = type(exception).__name__
             raise
         finally:
-            usage = self.finish.usage
+            usage = self.finish_event.usage
             attributes = {
                 "gen_ai.operation.name": "chat",
                 "gen_ai.provider.name": self.provider,
                 "gen_ai.request.model": prompt.model,
-                "gen_ai.response.finish_reasons": [str(self.finish.reason)],
+                "gen_ai.response.finish_reasons": [str(self.finish_event.reason)],
                 "gen_ai.usage.input_tokens": usage.prompt_tokens,
                 "gen_ai.usage.output_tokens": usage.output_tokens,
             }
@@ -390,7 +390,7 @@ class _AnswerBuilder:
         self._show(self._token_filter.feed(held_back_text + self._output_filter.finish()))
         self._show(self._token_filter.finish())
         text = self._text_loop_detector.remove_repetition("".join(self._chunks)).strip()
-        reason = None if was_interrupted else self.finish.reason
+        reason = None if was_interrupted else self.finish_event.reason
         if self._is_too_long:
             reason = FinishReason.LENGTH
         ends_with_loop = reason is FinishReason.LENGTH and ends_in_loop(text)
@@ -399,7 +399,7 @@ class _AnswerBuilder:
         return GeneratedAnswer(
             text=text,
             reason=FinishReason.CANCELLED if was_cancelled else reason,
-            usage=reduce(Usage.__add__, self._usages, self.finish.usage),
+            usage=reduce(Usage.__add__, self._usages, self.finish_event.usage),
             first_word_seconds=self.first_word_seconds,
             seconds=self.clock.monotonic() - self._started_at,
             thoughts=mask_pasted_tokens("".join(self._reasoning_chunks).strip()),
@@ -416,7 +416,7 @@ class _AnswerBuilder:
 
     def _add_text(self, text: str) -> None:
         if self.limit is not None:
-            self._visible_token_count += sum(self.limit.count([text]))
+            self._visible_token_count += sum(self.limit.count_tokens([text]))
         self._feed(text if self._repeat_filter is None else self._repeat_filter.feed(text))
 
     def _feed(self, text: str) -> None:

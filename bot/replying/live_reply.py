@@ -36,7 +36,7 @@ class LiveReply:
 
     surface: Surface
     address: Address
-    open_part: Callable[[OutgoingPart], Awaitable[FirstPart]]
+    enqueue_part: Callable[[OutgoingPart], Awaitable[FirstPart]]
     """Queues a part's message to be sent for the first time."""
     wait_until_sent: Callable[[int], Awaitable[str]]
     clock: Clock
@@ -85,7 +85,7 @@ class LiveReply:
             self.on_first_text()
             self.on_first_text = None
         self._buffer.feed(text, self.clock.monotonic())
-        self._handle_change()
+        self._handle_text_change()
 
     def replace(self, text: str) -> None:
         self._buffer.clear()
@@ -107,13 +107,13 @@ class LiveReply:
     def show_wait(self, waiting: Waiting) -> None:
         """Show a waiting notice, which stays until the first text of the answer arrives."""
         self._buffer.set_notice(translate(describe_wait(waiting), self.language))
-        self._handle_change()
+        self._handle_text_change()
 
     def show_slow_start(self) -> None:
         """Show a notice that the model has not started, unless something is already shown."""
         if self._buffer.is_empty:
             self._buffer.set_notice(translate(_SLOW_START_NOTICE, self.language))
-            self._handle_change()
+            self._handle_text_change()
 
     async def __aenter__(self) -> Self:
         return self
@@ -140,7 +140,7 @@ class LiveReply:
         if error is None and failure is not None:
             raise failure
 
-    def _handle_change(self) -> None:
+    def _handle_text_change(self) -> None:
         """Schedule the next update; if an error has ended the updates, raise it."""
         if self._update_task is not None:
             self._change_event.set()
@@ -178,7 +178,7 @@ class LiveReply:
                 self._slow_down()
             else:
                 failure_count = 0
-                self._buffer.recover()
+                self._buffer.end_slowdown()
         _log.warning("live_edits_stopped", lane=self.address.lane)
 
     def _slow_down(self, retry_after_seconds: float = 0.0) -> None:
@@ -233,7 +233,7 @@ class LiveReply:
         if index == len(self._opened_parts):
             async with self._request_lock:
                 outgoing_part = self.destinations.to_part(index, self._build_content(index, text))
-                self._opened_parts.append((await self.open_part(outgoing_part), outgoing_part))
+                self._opened_parts.append((await self.enqueue_part(outgoing_part), outgoing_part))
         opened_part, outgoing_part = self._opened_parts[index]
         self._message_ids.append(await self.wait_until_sent(opened_part.row_id))
         self.shown_times.append(self.clock.now())
@@ -273,7 +273,7 @@ class StreamBuffer:
         self._chunks: list[str] = []
         self._char_count = 0
         self._notice = ""
-        self._first_fed_at: float | None = None  # -inf: a notice, which is due immediately
+        self._first_text_at: float | None = None  # -inf: a notice, which is due immediately
         self._is_shown = False
         self._has_changed = False
         self._pause_seconds = limits.seconds_between_edits
@@ -283,8 +283,8 @@ class StreamBuffer:
         self._chunks.append(text)
         self._char_count += len(text)
         self._has_changed = True
-        if self._first_fed_at is None or self._first_fed_at == -math.inf:
-            self._first_fed_at = now
+        if self._first_text_at is None or self._first_text_at == -math.inf:
+            self._first_text_at = now
 
     def clear(self) -> None:
         self._chunks, self._char_count = [], 0
@@ -295,7 +295,7 @@ class StreamBuffer:
         if self._char_count == 0 and notice != self._notice:
             self._notice = notice
             self._has_changed = True
-            self._first_fed_at = -math.inf
+            self._first_text_at = -math.inf
 
     @property
     def is_empty(self) -> bool:
@@ -305,7 +305,7 @@ class StreamBuffer:
     @property
     def due_at(self) -> float:
         """The time of the next update, or infinity if nothing has changed."""
-        if not self._has_changed or self._first_fed_at is None:
+        if not self._has_changed or self._first_text_at is None:
             return math.inf
         if self._is_shown:
             return self._next_update_at
@@ -314,7 +314,7 @@ class StreamBuffer:
             _SECONDS_BEFORE_SHORT_MESSAGE if is_short_text else _SECONDS_BEFORE_FIRST_MESSAGE
         )
         delay_seconds = min(delay_seconds, self._limits.seconds_between_edits)
-        return max(self._next_update_at, self._first_fed_at + delay_seconds)
+        return max(self._next_update_at, self._first_text_at + delay_seconds)
 
     def seconds_until_due(self, now: float) -> float:
         """Return the seconds until the next update, or infinity if nothing has changed."""
@@ -355,7 +355,7 @@ class StreamBuffer:
         self._next_update_at = now + max(self._pause_seconds, retry_after_seconds)
         self._has_changed = True  # the refused text still has to be shown
 
-    def recover(self) -> None:
+    def end_slowdown(self) -> None:
         """Reset the pause to the platform's value after a successful update."""
         self._pause_seconds = self._limits.seconds_between_edits
 
@@ -424,7 +424,7 @@ class LiveReplies:
         self.delivery.deliver(address.lane, row, is_urgent=is_urgent)
 
     @asynccontextmanager
-    async def show_live(
+    async def open_live_reply(
         self,
         claim: Claim,
         message: InboxMessage,
@@ -432,17 +432,17 @@ class LiveReplies:
         earlier_reply: LiveReply | None = None,
         face: Face | None = None,
         *,
-        can_stop: bool = False,
+        is_stoppable: bool = False,
     ) -> AsyncIterator[LiveReply]:
         """Show an answer live until the block ends; complete an earlier answer first."""
         address, locale = message.incoming.address, message.incoming.locale
         surface = self.surfaces[address.source]
         part_name = message.part_name(destinations.first_part_number)
-        actions = [ButtonAction.STOP] if can_stop and self.limits(address).has_buttons else []
+        actions = [ButtonAction.STOP] if is_stoppable and self.limits(address).has_buttons else []
         buttons = action_buttons(part_name, locale, *actions)
         typing_indicator = TypingIndicator(surface, address, self.clock)
 
-        async def open_part(outgoing_part: OutgoingPart) -> FirstPart:
+        async def enqueue_part(outgoing_part: OutgoingPart) -> FirstPart:
             opened_part = await self.conversations.open_part(claim, message, outgoing_part)
             self.deliver(address, opened_part.row)
             return opened_part
@@ -457,7 +457,7 @@ class LiveReplies:
             LiveReply(
                 surface,
                 address,
-                open_part,
+                enqueue_part,
                 wait_until_sent,
                 self.clock,
                 destinations,

@@ -25,14 +25,14 @@ _HIDDEN_MARKS = re.compile(
     r"|(?P<mark>`+|\*{1,3}|__|~~|\|\|)(?=\S)(?P<inner>[^\n]*?\S)(?P=mark)(?![*`])",
     re.MULTILINE | re.DOTALL,
 )
-_VISIBLE_GROUPS = ("code", "label", "inner")
+_TEXT_GROUP_NAMES = ("code", "label", "inner")
 
 
 def _find_hidden_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of Markdown marks that rendering hides, except marks within other marks."""
     for match in _HIDDEN_MARKS.finditer(text):
         start, end = match.span()
-        visible_group = next((name for name in _VISIBLE_GROUPS if match[name] is not None), None)
+        visible_group = next((name for name in _TEXT_GROUP_NAMES if match[name] is not None), None)
         if visible_group is None:
             yield start, end
         else:
@@ -70,7 +70,7 @@ def continues_with_table_row(text: str, end: int, position: int) -> bool:
 _MARK = re.compile(r"`+|\*\*|\*|__|~~|\|\|")
 _MAX_MARK_UNITS = 8
 """The units of a message that are reserved for closing marks."""
-_MIN_UNITS_TO_REOPEN_MARKS = 200
+_MIN_LIMIT_TO_REOPEN_MARKS = 200
 _PARAGRAPH_BREAK = re.compile(r"\n[ \t>]*\n")
 _VISIBLE_CHARACTER = re.compile(r"\S")
 _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
@@ -87,7 +87,7 @@ class PartSpan:
     closing_text: str
     """Text that closes the code block that the next message reopens."""
 
-    def extract(self, text: str) -> str:
+    def extract_message(self, text: str) -> str:
         """Return the text of the message: this span of `text` between the two texts."""
         return self.opening_text + text[self.start : self.end] + self.closing_text
 
@@ -105,7 +105,7 @@ def split(text: str, limits: Limits) -> list[str]:
         if limits.to_visible_text is None or _fits(limits.to_visible_text(stripped_text), limits):
             return [stripped_text]
         return list(_split_rendered_text(stripped_text, limits, limits.max_units))
-    parts = [span.extract(text) for span in find_part_spans(text, limits)]
+    parts = [span.extract_message(text) for span in find_part_spans(text, limits)]
     if limits.to_visible_text is None:
         return parts
     return [piece for one in parts for piece in _split_rendered_text(one, limits, limits.max_units)]
@@ -120,21 +120,21 @@ def _split_rendered_text(text: str, limits: Limits, max_units: int) -> Iterator[
         return
     plain_limits = replace(limits, max_units=smaller_max_units, hides_markup=False)
     for span in find_part_spans(text, plain_limits):
-        yield from _split_rendered_text(span.extract(text), limits, smaller_max_units)
+        yield from _split_rendered_text(span.extract_message(text), limits, smaller_max_units)
 
 
 def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
     """Yield the spans of the text that become messages, in order."""
     offsets = _compute_unit_offsets(text, limits)
-    position, fence, reopened_marks, table_header = 0, None, "", ""
+    position, fence, next_opening_text, table_header = 0, None, "", ""
     while True:
         position, fence = _skip_closing_fence(text, position, fence)
         start = _find_content_start(text, position, fence)
         if start == len(text):
             return
-        opening_text = reopened_marks if fence is None else ""
+        opening_text = next_opening_text if fence is None else ""
         if fence is not None and limits.closes_code_blocks:
-            opening_text = f"{fence.prefix}{fence.opener}\n"
+            opening_text = f"{fence.prefix}{fence.opening_fence}\n"
             if ">" in fence.prefix:
                 opening_text += find_quote_prefix(text, start)
         max_units = limits.max_units - limits.measure(opening_text)
@@ -142,15 +142,15 @@ def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
         end, position = choose_cut_point(window) if window.is_full else (len(text), len(text))
         fence = window.fence_at(position)
         content = text[start:end].rstrip()
-        open_marks, reopened_marks = "", ""
-        if window.is_full and fence is None and _reopens_marks(limits):
+        open_marks, next_opening_text = "", ""
+        if window.is_full and fence is None and _should_reopen_marks(limits):
             prose_start = max(window.find_prose_start(position), start)
-            open_marks, reopened_marks = _find_reopened_marks(text, prose_start, end, position)
+            open_marks, next_opening_text = _find_marks_at_cut(text, prose_start, end, position)
             previous_header = table_header if prose_start == start else ""
             table_header = find_open_table_header(text[prose_start:end], previous_header)
             is_header_short = limits.measure(table_header) <= limits.max_units // 4
             if table_header and is_header_short and continues_with_table_row(text, end, position):
-                open_marks, reopened_marks = "", table_header
+                open_marks, next_opening_text = "", table_header
         if is_visible(content):
             closing_text = "".join(reversed(_MARK.findall(open_marks)))
             if fence is not None and limits.closes_code_blocks:
@@ -170,16 +170,16 @@ def _find_cut_window(
     """Return the `CutWindow` of the next message, with space for closing marks if necessary."""
     window = CutWindow(text, offsets, position, start, fence, max_units, limits.max_units // 4)
     first_mark = window.is_full and _MARK.search(text, start, window.end)
-    if not first_mark or not _reopens_marks(limits):
+    if not first_mark or not _should_reopen_marks(limits):
         return window
     return replace(window, max_units=max_units - _MAX_MARK_UNITS)
 
 
-def _reopens_marks(limits: Limits) -> bool:
-    return limits.to_visible_text is not None and limits.max_units >= _MIN_UNITS_TO_REOPEN_MARKS
+def _should_reopen_marks(limits: Limits) -> bool:
+    return limits.to_visible_text is not None and limits.max_units >= _MIN_LIMIT_TO_REOPEN_MARKS
 
 
-def _find_reopened_marks(text: str, prose_start: int, end: int, position: int) -> tuple[str, str]:
+def _find_marks_at_cut(text: str, prose_start: int, end: int, position: int) -> tuple[str, str]:
     """Return the marks that are open at a cut, and the text with which the next message starts.
 
     `prose_start` is the position after the last code block. The message ends at `end`, and the next

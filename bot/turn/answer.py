@@ -168,7 +168,7 @@ class AnswerPipeline:
         name_line, face = active.build_name_line_and_face(speaker, context.character_names, limits)
         greeting_parts = final_parts(name_line + greeting, limits, first_part_number, face)
         destinations = PartDestinations(first_part_number, max_live_parts=len(greeting_parts))
-        greeting_display = self.replies.show_live(
+        greeting_display = self.replies.open_live_reply(
             context.claim, context.message, destinations, face=face
         )
         async with greeting_display as live_greeting:
@@ -239,13 +239,13 @@ class AnswerPipeline:
         previous_reply = context.replies[-1] if context.replies else None
         name_line, face = active.build_name_line_and_face(speaker, context.character_names, limits)
         form = _long_answer_form(preset, message, limits)
-        async with self.replies.show_live(
+        async with self.replies.open_live_reply(
             context.claim,
             context.message,
             choose_destinations(form, first_part_number, message.locale, context.part_name),
             previous_reply,
             face,
-            can_stop=preset.buttons,
+            is_stoppable=preset.buttons,
         ) as live_reply:
             stop_flag.start_part(first_part_number)
             request = AnswerRequest(speaker, name_line, context, live_reply, stop_flag)

@@ -26,7 +26,7 @@ from bot.replying.generate import (
     VisibleTokenLimit,
     build_receipt,
     generate_answer,
-    log_failed_steps,
+    log_steps_on_error,
 )
 from bot.replying.live_reply import LiveReply
 from bot.routing.decide import MODEL_NOT_ALLOWED, AccessRules
@@ -191,7 +191,7 @@ class ModelRequests:
             async with slot:
                 prompt = replace(reservation.prompt, has_fallback=request.has_fallback)
                 queued_seconds = self.clock.now() - message.at.timestamp()
-                step_logging = log_failed_steps(compose_seconds, fitted_prompt.tokens, self.clock)
+                step_logging = log_steps_on_error(compose_seconds, fitted_prompt.tokens, self.clock)
                 with step_logging, ExitStack() as stack:
                     if not context.replaced_part_names and message.wake is not None:
                         show_notice = live_reply.show_slow_start
@@ -223,7 +223,9 @@ class ModelRequests:
         )
         if answer_check is None:
             return receipt
-        return replace(receipt, check=answer_check.notes, is_withheld=answer_check.is_refused)
+        return replace(
+            receipt, check=answer_check.joined_notes, is_withheld=answer_check.is_refused
+        )
 
     async def check_greeting(
         self, event: Request | ChatJoin, preset: str, greeting: str, provider: str = ""

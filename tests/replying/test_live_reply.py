@@ -118,7 +118,7 @@ def test_refusals_double_the_pause_up_to_ten_seconds_and_success_resets_it() -> 
     for _ in range(5):
         buffer.slow_down(0)
         waits.append(buffer.seconds_until_due(0))
-    buffer.recover()
+    buffer.end_slowdown()
     buffer.take_parts(100)
     buffer.feed("more", 100)
 
