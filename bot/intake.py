@@ -132,7 +132,7 @@ class HistoryRouter:
         )
         if not locations:
             return _with_history(message, _build_reply_history_name(message))
-        location = next((one for one in locations if one.is_newest), None)
+        location = next((one for one in locations if one.is_newest_message), None)
         if location is None and locations[0].turn_id is None:
             location = locations[0]
         if location is None:
@@ -218,7 +218,7 @@ class HistoryRouter:
             return new_history
         continued_conversations = {one.address.conversation for one in earlier_events}
         for location in locations:
-            if location.is_newest and location.conversation not in continued_conversations:
+            if location.is_newest_message and location.conversation not in continued_conversations:
                 return parse_address(location.conversation).history
         # An answer that is being written has no turn to branch from.
         if locations[0].turn_id is None:

@@ -106,7 +106,7 @@ class ButtonAction(StrEnum):
     """Add or remove the character chosen from the menu."""
     ENTER_NAME = "name"
     """Use the preset whose name is entered in a form."""
-    ENTER_ABOUT = "about"
+    ENTER_BIO = "about"
     """Save the self-description that a person enters in a form."""
     MEMORY = "memory"
     """Show a page of a list of memories, or perform the action chosen from its menu."""
@@ -120,12 +120,12 @@ MENU_ACTIONS = frozenset(
     {
         *(ButtonAction.SETTINGS, ButtonAction.PRESETS, ButtonAction.OBSERVE, ButtonAction.SCOPE),
         *(ButtonAction.USE_PRESET, ButtonAction.RESET_PRESETS, ButtonAction.CHARACTERS),
-        *(ButtonAction.TOGGLE_CHARACTER, ButtonAction.ENTER_NAME, ButtonAction.ENTER_ABOUT),
+        *(ButtonAction.TOGGLE_CHARACTER, ButtonAction.ENTER_NAME, ButtonAction.ENTER_BIO),
         ButtonAction.MEMORY,
     }
 )
 """Actions of the buttons and lists in menus, each equivalent to a command."""
-FORM_ACTIONS = frozenset({ButtonAction.ENTER_NAME, ButtonAction.ENTER_ABOUT})
+FORM_ACTIONS = frozenset({ButtonAction.ENTER_NAME, ButtonAction.ENTER_BIO})
 """Actions that ask for a text, in a form on platforms with forms."""
 
 _BUTTON_DATA = re.compile(

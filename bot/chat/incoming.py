@@ -407,19 +407,19 @@ class SayRequest:
 
 def create_forget_requests(
     conversation_keys: Iterable[str],
-    key_prefix: str,
+    request_prefix: str,
     person_id: str | None,
     requested_at: datetime,
     scopes: Sequence[str] = (),
 ) -> list[ForgetRequest]:
     """Create a request per conversation to delete the messages of a person or of everybody.
 
-    The external keys of the requests start with `key_prefix`. `scopes` lists scopes whose settings
-    were deleted as well.
+    The external keys of the requests start with `request_prefix`. `scopes` lists scopes whose
+    settings were deleted as well.
     """
     return [
         ForgetRequest(
-            parse_address(key), f"{key_prefix}:{key}", person_id, requested_at, (key, *scopes)
+            parse_address(key), f"{request_prefix}:{key}", person_id, requested_at, (key, *scopes)
         )
         for key in conversation_keys
     ]

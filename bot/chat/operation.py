@@ -18,7 +18,7 @@ class QueueState:
     """Conversations that a process is answering now."""
     lane_count: int
     """Chats with unsent messages."""
-    unsent_count: int
+    unsent_message_count: int
 
 
 @value_class
@@ -154,7 +154,7 @@ class MessageTrace:
     conversation: str
     received_at: float | None
     """In Unix seconds; None: the message was deleted in the meantime."""
-    is_done: bool
+    is_message_processed: bool
     crash_count: int
     parts: Sequence[DeliveredPart]
 
@@ -248,7 +248,7 @@ class DatabaseRestore:
 
     answered_until: float
     """When the lost database was last used to answer people, in Unix seconds."""
-    forgotten_ids: frozenset[tuple[str, str]] = frozenset()
+    forgotten_message_ids: frozenset[tuple[str, str]] = frozenset()
     """Pairs of a conversation and the platform's id of a message that was forgotten in it."""
     deletion_times_by_conversation: Mapping[str, float] = field(default_factory=dict)
     """The Unix time up to which all messages were forgotten, by conversation key."""

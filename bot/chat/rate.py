@@ -34,7 +34,7 @@ class WaitingProcess:
     """Identifies the process across its attempts to get a slot."""
     urgency: int
     """Lower values go first."""
-    seconds: float
+    reserved_seconds: float
     """How many seconds other processes reserve a slot for it after each attempt."""
 
 
@@ -56,20 +56,20 @@ class RateLimitScope:
     """The scope of a platform's rate limit: a bot, a chat, or one kind of call in a chat."""
 
     key: str
-    windows: tuple[CallWindow, ...] = ()
-    spans_processes: bool = False
+    call_windows: tuple[CallWindow, ...] = ()
+    is_cross_process: bool = False
     """Whether calls from all processes count, as for a bot; a chat has one or two processes."""
 
     def per_process_share(self, process_count: int) -> "RateLimitScope":
         """Return one process's share of the limit, for when processes cannot share a counter."""
-        if not self.spans_processes or process_count <= 1:
+        if not self.is_cross_process or process_count <= 1:
             return self
-        window_shares = (
+        reduced_windows = (
             replace(
                 one,
                 count=max(1, one.count // process_count),
                 reserved_count=one.reserved_count // process_count,
             )
-            for one in self.windows
+            for one in self.call_windows
         )
-        return replace(self, windows=tuple(window_shares))
+        return replace(self, call_windows=tuple(reduced_windows))

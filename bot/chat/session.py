@@ -58,14 +58,14 @@ class Turn:
 
 @value_class
 class TurnRange:
-    """`count` consecutive turns of a session, followed by `newer_count` newer turns."""
+    """`count` consecutive turns of a session, followed by `newer_turn_count` newer turns."""
 
-    newer_count: int
+    newer_turn_count: int
     count: int
 
     def remove_from(self, turns: Sequence[Turn]) -> tuple[Turn, ...]:
         """Return the turns without this range. `turns` are the newest turns of the session."""
-        range_end = max(len(turns) - self.newer_count, 0)
+        range_end = max(len(turns) - self.newer_turn_count, 0)
         return (*turns[: max(range_end - self.count, 0)], *turns[range_end:])
 
 
@@ -220,7 +220,7 @@ class TurnResult:
     """Whether an answer was stopped, after which sent messages without content may remain."""
     may_have_sent: bool = False
     """Whether to delete messages that an interrupted attempt at an answer may have sent."""
-    is_withdrawn: bool = False
+    is_question_deleted: bool = False
     """Whether the question was deleted, so that it must be erased from database files too."""
     next_part_number: int = 0
     """The lowest part number for which no message was sent during generation."""
@@ -272,8 +272,10 @@ class Session:
     @property
     def has_answer(self) -> bool:
         """Whether the session contains an answer to a question; greetings do not count."""
-        remaining_turns = dropwhile(lambda one: one.is_observed or one.role != "user", self.turns)
-        return any(one.role == "assistant" for one in remaining_turns)
+        turns_since_question = dropwhile(
+            lambda one: one.is_observed or one.role != "user", self.turns
+        )
+        return any(one.role == "assistant" for one in turns_since_question)
 
 
 TurnFilter: TypeAlias = Callable[[Sequence[Turn]], Awaitable[Sequence[Turn]]]
@@ -295,7 +297,7 @@ class Exchange:
     question: StoredTurn
     answers: tuple[StoredTurn, ...]
     earlier_session: Session
-    is_newest: bool
+    is_newest_exchange: bool
     """Whether the question is in the current session and no later question was answered."""
     parts: tuple[str, ...]
     """The names of the answers' parts whose messages can still be edited."""
@@ -348,7 +350,7 @@ class ChatSetting:
     value: str
 
     @classmethod
-    def find_first(
+    def find_by_key(
         cls, settings: Mapping[str, Mapping[str, str]], scopes: Sequence[str], key: str
     ) -> "ChatSetting | None":
         """Return the setting with this key from the first scope that has it, or None."""
@@ -422,7 +424,7 @@ class MessageLocation:
     conversation: str
     turn_id: int | None
     """The id of its turn; None: it is part of an unfinished answer."""
-    is_newest: bool
+    is_newest_message: bool
     """Whether it is the newest message of the history, so that a reply continues the history."""
 
 

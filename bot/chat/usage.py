@@ -65,7 +65,7 @@ class UsageTotal:
     output_tokens: int
     cost: int
     """The sum of the known costs, in millionths of a US dollar."""
-    unpriced_count: int
+    unpriced_answer_count: int
     """The number of answers whose cost is unknown."""
 
 
@@ -109,11 +109,11 @@ def format_usage_csv(rows: Sequence[UsageRow]) -> str:
 
 def _csv_row(row: UsageRow) -> list[object]:
     total = row.total
-    is_cost_known = total.cost or total.unpriced_count < total.answers
+    is_cost_known = total.cost or total.unpriced_answer_count < total.answers
     names = (row.person, row.conversation, row.server, row.preset, row.provider, row.model)
     tokens = (total.prompt_tokens, total.cached_tokens, total.output_tokens)
     cost = f"{total.cost / MICROS_PER_DOLLAR:.6f}" if is_cost_known else ""
-    counts = (total.answers, *tokens, cost, total.unpriced_count)
+    counts = (total.answers, *tokens, cost, total.unpriced_answer_count)
     return [row.day, *map(_escape_formula, names), *counts]
 
 

@@ -64,7 +64,7 @@ class NewestQuestionHandlers:
         if not question.is_from(message.author):
             await self.admins.require_admin(message, RETRY_ACTION, audit_name=RETRY_AUDIT_NAME)
         if exchange.turn_range is not None:
-            dropped_count = exchange.turn_range.newer_count + exchange.turn_range.count
+            dropped_count = exchange.turn_range.newer_turn_count + exchange.turn_range.count
             earlier_turns = tuple(request.recent_turns[: len(request.recent_turns) - dropped_count])
         new_message = build_repeated_question(message, question, earlier_turns)
         speakers = pick_speakers(request.active, exchange.answers)
@@ -168,7 +168,7 @@ _COMMANDS_WITH_BUTTONS = frozenset({"preset", "settings", "forget", "new", "star
 """The commands whose replies have buttons of their own."""
 COMMAND_HINTS = {
     ButtonAction.ENTER_NAME: translatable("Write /preset use and the name of the preset."),
-    ButtonAction.ENTER_ABOUT: translatable(
+    ButtonAction.ENTER_BIO: translatable(
         "Write /me followed by a description of yourself, or /me clear to delete it."
     ),
 }
@@ -251,7 +251,11 @@ class AnswerButtons:
         shown_at = press.shown_at or exchange.question.turn.at
         if button.action is ButtonAction.FORGET and press.at - shown_at > _CONFIRMATION_LIFETIME:
             raise UserError(_CONFIRMATION_EXPIRED_NOTICE)
-        if button.action in _NEWEST_ANSWER_ACTIONS and exchange.answers and not exchange.is_newest:
+        if (
+            button.action in _NEWEST_ANSWER_ACTIONS
+            and exchange.answers
+            and not exchange.is_newest_exchange
+        ):
             raise UserError(CONVERSATION_MOVED_ON_NOTICE)
         return exchange
 

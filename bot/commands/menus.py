@@ -37,7 +37,7 @@ FORM_TEXTS = {
         translatable("Who should answer here?"),
         translatable("The name of the preset"),
     ),
-    ButtonAction.ENTER_ABOUT: (translatable("About me"), translatable("Your description here")),
+    ButtonAction.ENTER_BIO: (translatable("About me"), translatable("Your description here")),
 }
 """The title and the input label of each form."""
 
@@ -123,7 +123,7 @@ class SettingMenus:
         ]
         buttons = (
             _make_button(translatable("🎭 Who answers"), ButtonAction.PRESETS, request, page=1),
-            _make_button(translatable("✏ About me"), ButtonAction.ENTER_ABOUT, request),
+            _make_button(translatable("✏ About me"), ButtonAction.ENTER_BIO, request),
         )
         return CommandResult(join_texts(lines), menus=(observing_menu, scope_menu), buttons=buttons)
 
@@ -167,7 +167,7 @@ class SettingMenus:
         match button.action:
             case ButtonAction.ENTER_NAME:
                 return f"/preset use {typed_text}"
-            case ButtonAction.ENTER_ABOUT:
+            case ButtonAction.ENTER_BIO:
                 return f"/me {typed_text or 'clear'}"
             case ButtonAction.TOGGLE_CHARACTER:
                 preset = await self._find_chosen_preset(press)

@@ -37,7 +37,7 @@ class UserPersonas:
             [key for keys in scopes_by_user.values() for key in keys]
         )
         personas = {
-            user_id: ChatSetting.find_first(settings, keys, _PERSONA_KEY)
+            user_id: ChatSetting.find_by_key(settings, keys, _PERSONA_KEY)
             for user_id, keys in scopes_by_user.items()
         }
         return {user_id: one.value for user_id, one in personas.items() if one is not None}

@@ -285,14 +285,14 @@ class UsageView:
 
 
 def _describe_cost(total: UsageTotal) -> Text:
-    if not total.unpriced_count:
+    if not total.unpriced_answer_count:
         return translatable("cost {amount}", amount=format_cost(total.cost))
-    if total.unpriced_count == total.answers:
+    if total.unpriced_answer_count == total.answers:
         return translatable("cost not known")
     return translatable_count(
         "cost {amount}, plus 1 answer of unknown cost",
         "cost {amount}, plus {count} answers of unknown cost",
-        total.unpriced_count,
+        total.unpriced_answer_count,
         amount=format_cost(total.cost),
     )
 

@@ -190,7 +190,7 @@ def sum_usage(rows: _UsageRows) -> list[UsageSum]:
     for name, group in groupby(sorted(rows, key=lambda row: row[1]), key=lambda row: row[1]):
         group_total = _add_totals([total for *_, total in group])
         tokens = (group_total.prompt_tokens, group_total.cached_tokens, group_total.output_tokens)
-        costs = (group_total.cost / MICROS_PER_DOLLAR, group_total.unpriced_count)
+        costs = (group_total.cost / MICROS_PER_DOLLAR, group_total.unpriced_answer_count)
         sums.append(UsageSum(name, group_total.answers, *tokens, *costs))
     return sorted(sums, key=lambda one: (one.cost, one.tokens), reverse=True)
 

@@ -153,7 +153,7 @@ class OperationPage(RouteGroup):
             held=queues.in_progress_count,
             oldest_seconds=queues.oldest_received_at and max(0.0, now - queues.oldest_received_at),
             lanes=queues.lane_count,
-            unsent=queues.unsent_count,
+            unsent=queues.unsent_message_count,
             leases=await self.nodes.list_exclusive_roles(),
             providers=self.providers,
             health=[replace(one, process=name) for name, each in items for one in each.health],
@@ -208,7 +208,7 @@ def _list_intake_steps(trace: MessageTrace) -> Sequence[LogEntry]:
     details = {"channel": trace.conversation}
     if trace.crash_count:
         details["deaths"] = str(trace.crash_count)
-    if not trace.is_done:
+    if not trace.is_message_processed:
         details["state"] = "unanswered"
     return [LogEntry(at, "info", "received", details)]
 

@@ -264,7 +264,7 @@ class RateLimitedSurface(Surface):
         scopes = [
             RateLimitScope(route, route_windows),
             RateLimitScope(lane, chat_windows),
-            RateLimitScope(source, bot_windows, spans_processes=True),
+            RateLimitScope(source, bot_windows, is_cross_process=True),
         ]
         if is_message and not self.is_best_effort:
             await self._wait_for_limit(source, lane, scopes)
@@ -317,7 +317,7 @@ class RateLimitedSurface(Surface):
 
         Return 0 if the call was admitted, or else the seconds until the chat's limit allows it.
         """
-        shared_scopes = [scope for scope in scopes if scope.spans_processes]
+        shared_scopes = [scope for scope in scopes if scope.is_cross_process]
         with self._queue.queue_call(source, lane) as front_reached:
             while True:
                 if not self._queue.is_first(source, lane):

@@ -325,7 +325,7 @@ class PresetResolver:
     async def _resolve_chosen_characters(
         self, settings: Mapping[str, Mapping[str, str]], scopes: Sequence[str]
     ) -> ActiveCharacters:
-        setting = ChatSetting.find_first(settings, scopes, PRESET_KEY)
+        setting = ChatSetting.find_by_key(settings, scopes, PRESET_KEY)
         if setting is None:
             return self._default_characters
         members = []

@@ -73,7 +73,7 @@ class InProcessRateLimits(RateLimits):
         own_rank = waiter.urgency, waiting_since
         if sum(other[:2] < own_rank for other in waiters.values()) < free_slots:
             return True
-        waiters[waiter.name] = *own_rank, now + waiter.seconds
+        waiters[waiter.name] = *own_rank, now + waiter.reserved_seconds
         return False
 
     @override
@@ -88,7 +88,7 @@ class InProcessRateLimits(RateLimits):
         if (seconds := self._seconds_until_allowed(scopes, now)) > 0:
             return seconds
         for scope in scopes:
-            for window in scope.windows:
+            for window in scope.call_windows:
                 calls = self._calls.get((scope.key, window.seconds))
                 if calls is None or calls.maxlen != window.count:
                     calls = deque(calls or (), window.count)
@@ -118,7 +118,7 @@ class InProcessRateLimits(RateLimits):
         seconds = 0.0
         for scope in scopes:
             seconds = max(seconds, self._refused_until.get(scope.key, now) - now)
-            for window in scope.windows:
+            for window in scope.call_windows:
                 seconds = max(seconds, self._seconds_until_window_allows(scope.key, window, now))
         return seconds
 

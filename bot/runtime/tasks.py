@@ -67,7 +67,7 @@ class StopFlag:
         self.is_requested = False
         self.is_superseded = False
         """Whether a new answer replaces the stopped one."""
-        self.is_withdrawn = False
+        self.is_question_deleted = False
         """Whether the question was deleted, so that the answer is discarded."""
         self._last_seen_part: int | None = None
         self._current_part = self._part_char_count = 0
@@ -77,13 +77,13 @@ class StopFlag:
 
     def request(self) -> None:
         """Stop the answer: end the running block now, and prevent further blocks."""
-        if self._last_seen_part is None or self.is_withdrawn:
+        if self._last_seen_part is None or self.is_question_deleted:
             self.is_superseded = False
             self._stop()
 
     def withdraw(self) -> None:
         """Stop the answer because its question was deleted."""
-        self.is_withdrawn = True
+        self.is_question_deleted = True
         self.request()
 
     def supersede(self) -> None:

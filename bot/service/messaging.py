@@ -161,7 +161,7 @@ class MessagingContainer(StorageContainer, ABC):
         if refusal is not None:
             return EditableText(refusal=refusal)
         text = ""
-        if button.action is ButtonAction.ENTER_ABOUT:
+        if button.action is ButtonAction.ENTER_BIO:
             with suppress(StoreError):  # the form is empty
                 persona = await self.personas.find(press.author.id, press.scopes)
                 text = persona.value if persona is not None else ""

@@ -276,7 +276,7 @@ class Conversations(StoredTurns):
         next_message, reserved_row = await self._database.run(
             lambda: finishing.finish(claim, rows, self._sender, at, self._database.dialect)
         )
-        if deleted_ids or result.is_withdrawn:
+        if deleted_ids or result.is_question_deleted:
             if self._shared_windows is not None:
                 await self._shared_windows.drop(claim)
             await self._database.truncate_log()

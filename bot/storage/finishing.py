@@ -169,7 +169,7 @@ def _finish_in_steps(
         if turns is not None:
             session_values = {"of": claim.conversation, "of_session": session}
             yield SQL[statement_name].query(
-                {**session_values, "count": turns.count, "newer": turns.newer_count}
+                {**session_values, "count": turns.count, "newer": turns.newer_turn_count}
             )
     if rows.result.removed_range or rows.result.replaced_range:
         yield from memories.delete_stale_memories(claim.conversation, (), at.now)
@@ -244,7 +244,7 @@ def _build_finish_values(
 def _range_values(turns: TurnRange | None, name: str) -> dict[str, int]:
     return {
         f"{name}_count": turns.count if turns else 0,
-        f"{name}_newer": turns.newer_count if turns else 0,
+        f"{name}_newer": turns.newer_turn_count if turns else 0,
     }
 
 

@@ -98,7 +98,7 @@ def _locate_part(
     else:
         rows = yield SQL["answers_of_conversation"].query({"of": conversation_key, **selector})
     if not rows and conversation_key is not None:
-        return [MessageLocation(conversation_key, None, is_newest=True)]
+        return [MessageLocation(conversation_key, None, is_newest_message=True)]
     locations = []
     for turn, conversation, session in rows:
         is_last_turn = yield from _is_last_turn(turn, conversation, session, external_key)

@@ -89,7 +89,7 @@ class RedisRateLimits(RateLimits):
         args: list[str | int | float] = [limit, holder, lease_seconds]
         if waiter is not None:
             keys += [f"{self._prefix}turns:{key}", f"{self._prefix}waiters:{key}"]
-            args += [waiter.name, int(waiter.urgency), waiter.seconds]
+            args += [waiter.name, int(waiter.urgency), waiter.reserved_seconds]
         self._unreported_releases.pop((key, holder), None)  # reporting it would release this slot
         response = await self._ask_server(lambda: self._scripts["acquire"](keys, args))
         if response is None:
@@ -134,7 +134,7 @@ class RedisRateLimits(RateLimits):
         keys = [key for scope in scopes for key in self._refusal_keys(scope.key)]
         args: list[str | int | float] = [len(scopes)]
         for scope in scopes:
-            for window in scope.windows:
+            for window in scope.call_windows:
                 keys.append(f"{self._prefix}calls:{window.seconds:g}:{scope.key}")
                 learned_key = self._refusal_keys(scope.key)[1] if window.is_learned else ""
                 allowed_count = window.count - window.reserved_count

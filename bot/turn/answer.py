@@ -209,7 +209,7 @@ class AnswerPipeline:
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop_flag: StopFlag
     ) -> None:
         """Ignore a stop if a process showed part of the answer before it crashed; answer again."""
-        if stop_flag.is_superseded or stop_flag.is_withdrawn or context.replaced_part_names:
+        if stop_flag.is_superseded or stop_flag.is_question_deleted or context.replaced_part_names:
             return
         sent_part_numbers = await self.sources.conversations.list_opened_parts(context.message)
         message_part_numbers = select_message_parts(sent_part_numbers)

@@ -73,7 +73,7 @@ class EditHandler:
         text, question = text_with_attachments(message), exchange.question
         change = HistoryChange({question.id: text})
         is_same_text = text == question.turn.text
-        if message.is_late or not exchange.is_newest:
+        if message.is_late or not exchange.is_newest_exchange:
             return TurnResult() if is_same_text else TurnResult(change=change)
         if is_same_text and not _may_change_addressees(message, exchange):
             return TurnResult()  # only a preview has changed

@@ -298,7 +298,7 @@ class QuestionAnswerer:
         for one, decision in gathering.decisions:
             services.decisions.record(one, decision)
         if result is None:  # the question was deleted, so delete what was sent
-            deletion_result = TurnResult(was_stopped=True, is_withdrawn=True)
+            deletion_result = TurnResult(was_stopped=True, is_question_deleted=True)
             return "withdrawn", await finisher.finish_forgetting(group, deletion_result)
         question = gathering.question
         channel = question.incoming.address.channel
@@ -371,7 +371,7 @@ class QuestionAnswerer:
                         first_part_number=first_part_number,
                     )
                 if not stop_flag.is_superseded:
-                    return None if stop_flag.is_withdrawn else result
+                    return None if stop_flag.is_question_deleted else result
                 first_part_number = result.next_part_number
                 stop_flag.reset()
                 await gathering.gather_until_quiet()

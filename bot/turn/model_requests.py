@@ -223,9 +223,7 @@ class ModelRequests:
         )
         if answer_check is None:
             return receipt
-        return replace(
-            receipt, check=answer_check.joined_notes, is_withheld=answer_check.is_refused
-        )
+        return replace(receipt, check=answer_check.notes_text, is_withheld=answer_check.is_refused)
 
     async def check_greeting(
         self, event: Request | ChatJoin, preset: str, greeting: str, provider: str = ""

@@ -116,7 +116,7 @@ class PressHandler:
                 )
                 outgoing = (replace(first_part, is_response=True), *other_parts)
                 return TurnResult(outgoing=outgoing, replaced_part_names=exchange.parts)
-            case ButtonAction.ENTER_NAME | ButtonAction.ENTER_ABOUT if not press.values:
+            case ButtonAction.ENTER_NAME | ButtonAction.ENTER_BIO if not press.values:
                 raise UserError(COMMAND_HINTS[button.action])
             case _:
                 return await self._run_menu_choice(press, button, exchange, active)

@@ -281,7 +281,7 @@ class PromptSources:
     ) -> Session:
         if removed_turns is None:
             return await self.conversations.load_session(claim, max_turns)
-        turn_limit = max_turns + removed_turns.newer_count + removed_turns.count
+        turn_limit = max_turns + removed_turns.newer_turn_count + removed_turns.count
         session = await self.conversations.load_session(claim, turn_limit)
         return replace(session, turns=removed_turns.remove_from(session.turns))
 

@@ -211,7 +211,7 @@ async def test_exchange_contains_a_question_its_answers_and_earlier_turns(store:
     assert found.question.turn.text == "why?"
     assert [one.turn.text for one in found.answers] == ["a b"]
     assert [one.text for one in found.earlier_session.turns] == ["before"]
-    assert found.is_newest
+    assert found.is_newest_exchange
     assert found.parts == ("telegram:5:1/0", "telegram:5:1/1")
 
 

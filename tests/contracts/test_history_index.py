@@ -36,7 +36,7 @@ async def answer(store: Store, number: int, history: str = "") -> None:
 
 async def find(store: Store, message_id: str) -> list[tuple[str, bool]]:
     places = await SqlHistoryIndex(store.database).locate(HERE, [message_id], includes_copies=True)
-    return [(one.conversation, one.is_newest) for one in places]
+    return [(one.conversation, one.is_newest_message) for one in places]
 
 
 async def test_messages_are_found_in_every_history_of_their_channel(store: Store) -> None:
@@ -72,7 +72,7 @@ async def test_message_of_an_unfinished_answer_is_located(store: Store) -> None:
     assert opened.row is not None
     await store.outbox.mark_sent(opened.row, "91")
     [place] = await SqlHistoryIndex(store.database).locate(HERE, ["91"])
-    assert place == MessageLocation("telegram:5#replies=1", None, is_newest=True)
+    assert place == MessageLocation("telegram:5#replies=1", None, is_newest_message=True)
 
 
 async def test_branch_copies_the_earlier_history_only_once(store: Store) -> None:

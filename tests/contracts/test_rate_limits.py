@@ -251,7 +251,7 @@ def said_in(chat: str, face: Face | None) -> OutgoingMessage:
 async def test_window_limits_the_calls_of_all_processes(peers: Peers) -> None:
     taken = [await end.take_call([GROUP]) for end in (peers.here, peers.there) * 3]
     assert taken == [*[0] * 5, about(1000)]
-    assert await peers.there.take_call([RateLimitScope("telegram:-8", GROUP.windows)]) == 0
+    assert await peers.there.take_call([RateLimitScope("telegram:-8", GROUP.call_windows)]) == 0
 
 
 async def test_window_admits_a_call_after_its_oldest_call_expires(peers: Peers) -> None:
@@ -393,7 +393,7 @@ async def test_processes_divide_the_calls_of_a_bot_while_the_server_is_frozen(
     tmp_path: Path,
 ) -> None:
     clock = FakeClock()
-    bot = RateLimitScope("telegram", (CallWindow(10, 1000),), spans_processes=True)
+    bot = RateLimitScope("telegram", (CallWindow(10, 1000),), is_cross_process=True)
     chat = RateLimitScope("telegram:-9", (CallWindow(4, 1000),))
     async with on_valkey(tmp_path, clock) as (_, here, there):
         both = (here, there)

@@ -289,7 +289,7 @@ async def test_forget_command_has_its_own_limit(setup: Setup) -> None:
     "action",
     [
         *(ButtonAction.VERSION, ButtonAction.RETRY, ButtonAction.CONTINUE, ButtonAction.SETTINGS),
-        *(ButtonAction.TOGGLE_CHARACTER, ButtonAction.ENTER_ABOUT),
+        *(ButtonAction.TOGGLE_CHARACTER, ButtonAction.ENTER_BIO),
     ],
 )
 async def test_presses_over_the_limit_are_refused(setup: Setup, action: ButtonAction) -> None:

@@ -292,7 +292,7 @@ async def test_buttons_of_a_person_who_opted_out_request_no_answer(database: Dat
     setup = Setup(database, ["theirs"])
     await setup.say(said("public", "5:1"), said("/settings menu", "5:2", BOB))
     await setup.say(said("/settings me off", "5:3", BOB))
-    about = replace(pressed(ButtonAction.ENTER_ABOUT, "telegram:5:2/0", by=BOB), values=("SECRET",))
+    about = replace(pressed(ButtonAction.ENTER_BIO, "telegram:5:2/0", by=BOB), values=("SECRET",))
     await setup.say(about, pressed(ButtonAction.CONTINUE, by=BOB, key="2"))
     assert [one.startswith(OFF) for one in setup.texts[-2:]] == [True, True]
     assert len(setup.backend.prompts) == 1

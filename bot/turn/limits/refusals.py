@@ -123,8 +123,10 @@ class RestoreFilter:
         """Load the most recent restore, if any; raises `StoreError`."""
         restore = await self.read_last_restore()
         if restore is not None:  # a channel's histories share its messages
-            message_ids = {(parse_address(key).channel, one) for key, one in restore.forgotten_ids}
-            restore = replace(restore, forgotten_ids=frozenset(message_ids))
+            message_ids = {
+                (parse_address(key).channel, one) for key, one in restore.forgotten_message_ids
+            }
+            restore = replace(restore, forgotten_message_ids=frozenset(message_ids))
         self._newest_restore = restore
 
     def is_context_only(self, message: InboxMessage) -> bool:
@@ -158,7 +160,7 @@ class RestoreFilter:
 
     def _is_forgotten(self, channel: str, message_id: str | None) -> bool:
         restore = self._newest_restore
-        return restore is not None and (channel, message_id or "") in restore.forgotten_ids
+        return restore is not None and (channel, message_id or "") in restore.forgotten_message_ids
 
 
 _CHECK_DELAY_SECONDS = 1.0
