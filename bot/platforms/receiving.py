@@ -8,14 +8,14 @@ import structlog
 
 from bot.chat.incoming import Incoming, IncomingMessage, MessageEdit
 
-Cursor = TypeVar("Cursor")
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 _MAX_CURSOR_NUMBER = (1 << 63) - 1
 
 
-def parse_cursors(cursors: Mapping[str, str], parse: Callable[[str, str], Cursor]) -> list[Cursor]:
+def parse_cursors(cursors: Mapping[str, str], parse: Callable[[str, str], T]) -> list[T]:
     """Parse stored cursors with `parse`; log and skip those that cannot be parsed."""
-    parsed_cursors: list[Cursor] = []
+    parsed_cursors: list[T] = []
     for name, value in cursors.items():
         try:
             parsed_cursors.append(parse(name, value))

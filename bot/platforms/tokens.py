@@ -46,7 +46,7 @@ class BotToken(Generic[SettingsT]):
         self.settings = settings  # always contains the current token
         self._clock = clock
         file = settings.token_file
-        self._file = None if file is None else SecretFile(file, clock)
+        self._token_file = None if file is None else SecretFile(file, clock)
 
     def read(self, *, check_now: bool = False) -> str:
         """Return the current token, or "" if none is set.
@@ -54,13 +54,13 @@ class BotToken(Generic[SettingsT]):
         The token's file is checked for a new token every five seconds, or now if `check_now`. A new
         token that belongs to a different bot is ignored.
         """
-        if self._file is not None and self._file.reload_if_changed(check_now=check_now):
-            self._use_token(self._file.secrets[-1])
+        if self._token_file is not None and self._token_file.reload_if_changed(check_now=check_now):
+            self._use_token(self._token_file.secrets[-1])
         return self.settings.token.get_secret_value().strip() if self.settings.token else ""
 
     async def wait_for_retry(self, rejected_token: str, error: TokenRejected) -> None:
         """Log that the platform rejected a token; wait up to 30 seconds until the token changes."""
-        restart_hint = "; restart Troupe to change a setting" if self._file is None else ""
+        restart_hint = "; restart Troupe to change a setting" if self._token_file is None else ""
         _log.error("token_rejected", reason=str(error), retry=f"every 30 s{restart_hint}")
         deadline = self._clock.monotonic() + _RETRY_SECONDS
         while self.read() == rejected_token and self._clock.monotonic() < deadline:

@@ -11,7 +11,7 @@ from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage
 from bot.chat.rate import CallWindow, RateLimitScope
 from bot.delivery.pacing import DeliverySettings, RateLimitedSurface
 from bot.errors import RateLimited, RefusedScope
-from bot.platforms.discord.surface import LIMITS as DISCORD
+from bot.platforms.discord.surface import DISCORD_LIMITS as DISCORD
 from bot.platforms.telegram.limits import GROUP_LIMITS as TELEGRAM_GROUP
 from bot.platforms.telegram.limits import PRIVATE_LIMITS as TELEGRAM_PRIVATE
 from bot.runtime.in_process import InProcessRateLimits

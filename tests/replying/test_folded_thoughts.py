@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from bot.chat.outgoing import Attachment, Limits, MessageContent, OutgoingPart
 from bot.chat.prompt import ReasoningDelta
-from bot.platforms.discord.surface import LIMITS as ON_DISCORD
+from bot.platforms.discord.surface import DISCORD_LIMITS as ON_DISCORD
 from bot.platforms.telegram.limits import GROUP_LIMITS as ON_TELEGRAM
 from bot.platforms.telegram.markup import render_with_fold
 from bot.replying.answer_parts import fold_thoughts

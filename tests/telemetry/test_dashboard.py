@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.metrics import MetricWrapperBase
 
-from bot.platforms.discord.shards import SessionStartLimit, export_remaining_identifies
+from bot.platforms.discord.shards import SessionStartLimit, export_identify_requests_left
 from bot.telemetry import metrics
 from tests.checkout import CHECKOUT
 from tests.fakes import FakeClock
@@ -89,7 +89,7 @@ def test_alert_fires_if_no_process_of_the_role_runs(rule: str) -> None:
 
 async def test_count_of_discord_identifies_left_returns_to_the_total_after_the_reset() -> None:
     clock = FakeClock()
-    export_remaining_identifies(
+    export_identify_requests_left(
         SessionStartLimit(total=1000, remaining=150, reset_after=60_000), clock
     )
     assert _identifies_left() == 150

@@ -7,7 +7,7 @@ SPEC = PlatformSpec(
     kind="discord",
     settings=DiscordSettings,
     factory="bot.platforms.discord.platform:DiscordPlatform",
-    limits="bot.platforms.discord.surface:LIMITS",
+    limits="bot.platforms.discord.surface:DISCORD_LIMITS",
     account_setup="bot.platforms.discord.account:DiscordAccount",
     chat_pattern="[1-9][0-9]{0,19}",
 )

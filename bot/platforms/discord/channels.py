@@ -27,7 +27,7 @@ from bot.value_class import value_class
 WEBHOOK_NAME = "Troupe"
 _THREAD_CHANNEL_TYPES = frozenset({10, 11, 12})
 _DIRECT_MESSAGE_CHANNEL_TYPES = frozenset({1, 3})
-_INCOMING_WEBHOOK = 1  # the type of webhooks that can post messages
+_INCOMING_TYPE = 1  # the type of webhooks that can post messages
 _REFUSAL_PAUSE_SECONDS = 30.0
 _MAX_NAME_CHARS = 80
 _MAX_AVATAR_URL_CHARS = 2048
@@ -62,7 +62,7 @@ class ChannelWebhook:
     """The id of the thread to post in, or None for the webhook's own channel."""
 
     @property
-    def query(self) -> dict[str, str]:
+    def url_query(self) -> dict[str, str]:
         return {} if self.thread_id is None else {"thread_id": self.thread_id}
 
 
@@ -113,7 +113,7 @@ class ChannelWebhooks:
         own_webhooks = [
             one
             for one in webhooks  # only messages of webhooks that the bot created can have buttons
-            if one.type == _INCOMING_WEBHOOK and one.token and one.user and one.user.id == bot_id
+            if one.type == _INCOMING_TYPE and one.token and one.user and one.user.id == bot_id
         ]
         if not own_webhooks:
             body = {"name": WEBHOOK_NAME}
@@ -168,7 +168,7 @@ class CharacterPictures:
             emoji_id = decode_response(response, ObjectWithId).id
         return _EMOJI_URL.format(emoji_id)
 
-    async def delete_unused(self, used_urls: Collection[str]) -> None:
+    async def delete_unused_pictures(self, used_urls: Collection[str]) -> None:
         """Delete pictures whose URLs neither this call nor the previous one has in `used_urls`."""
         if used_urls == self._previous_used_urls and not self._unused_picture_ids:
             return
@@ -203,7 +203,7 @@ class _Channel(msgspec.Struct):
 
 class _Webhook(msgspec.Struct):
     id: str
-    type: int = _INCOMING_WEBHOOK
+    type: int = _INCOMING_TYPE
     token: str | None = None
     user: ObjectWithId | None = None
 

@@ -81,7 +81,7 @@ def should_open_form(interaction: discord.Interaction, context: PlatformContext)
         return False
     if (spec := find_message_command(interaction, context.message_commands)) is not None:
         return spec.has_form
-    specs = _find_called_specs(interaction, context.commands)
+    specs = _find_command_specs(interaction, context.commands)
     has_file = bool(interaction_data(interaction).get("resolved", {}).get("attachments"))
     return not has_file and any(option.max_form_chars for one in specs for option in one.options)
 
@@ -141,11 +141,11 @@ def has_public_response(interaction: discord.Interaction, specs: Sequence[Comman
         return False
     return any(
         one.changes_channel and (manages_guild(interaction) or not one.needs_admin)
-        for one in _find_called_specs(interaction, specs)
+        for one in _find_command_specs(interaction, specs)
     )
 
 
-def _find_called_specs(
+def _find_command_specs(
     interaction: discord.Interaction, specs: Sequence[CommandSpec]
 ) -> Sequence[CommandSpec]:
     name, action, _ = _parse_command(interaction)

@@ -18,7 +18,7 @@ from bot.platforms.discord.internals import (
     decode_event,
 )
 from bot.platforms.discord.rest import RestClient, RestEndpoint, decode_response
-from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
+from bot.platforms.discord.settings import TOKEN_REJECTED_TEXT, DiscordSettings
 from bot.platforms.discord.shards import GatewaySession, IdentifyLimits, Shard
 from bot.ports import Clock
 from bot.texts.text import translatable
@@ -122,8 +122,8 @@ class ShardClient(DiscordClient):
 
     def is_guild_loaded(self, guild_id: int) -> bool:
         """Return whether a guild is loaded; always true for the id 0, meaning direct messages."""
-        is_held = guild_id in self._held_events
-        return not guild_id or (not is_held and self.get_guild(guild_id) is not None)
+        has_held_events = guild_id in self._held_events
+        return not guild_id or (not has_held_events and self.get_guild(guild_id) is not None)
 
     async def _load_guild_and_release_events(self, guild_id: int) -> None:
         await self._load_guild(guild_id)
@@ -221,7 +221,7 @@ def _find_guild_id(event: Any) -> int:
 def _close_code_error(code: int) -> errors.PlatformError:
     match code:
         case 4004:
-            return errors.TokenRejected(BOT_REJECTED)
+            return errors.TokenRejected(TOKEN_REJECTED_TEXT)
         case 4011:
             return errors.PlatformFatal(
                 "this bot is in too many Discord servers for this number of shards; raise or unset"

@@ -76,7 +76,7 @@ _PERMISSION_CHECK_TIMEOUT_SECONDS = 1.5
 _RESPONSE_TIMEOUT_SECONDS = 3.0  # Discord ignores later responses
 _MAX_NEW_GUILD_AGE = timedelta(minutes=5)
 _RESPOND_TO_INTERACTION = RestEndpoint(
-    "POST", "/interactions/{}/{}/callback", bucket_id_count=2, is_interaction=True
+    "POST", "/interactions/{}/{}/callback", bucket_id_count=2, is_interaction_callback=True
 )
 _EPHEMERAL_FLAG = discord.MessageFlags(ephemeral=True).value
 
@@ -246,8 +246,8 @@ class Gateway(ShardClient):
                 is_public = await self._is_response_public(interaction)
                 data = {} if is_public else {"flags": _EPHEMERAL_FLAG}
                 kind = ResponseType.deferred_channel_message
-                is_accepted = await self._send_response(interaction, kind, data)
-                acknowledgment.set_result(is_public if is_accepted else None)
+                is_response_accepted = await self._send_response(interaction, kind, data)
+                acknowledgment.set_result(is_public if is_response_accepted else None)
             elif _is_answerable(interaction):
                 await self._handle_interaction(interaction)
         finally:

@@ -291,8 +291,8 @@ def _is_age_restricted(channel: object, *, is_private: bool) -> bool | None:
     """Return whether only adults may enter a channel on Discord, or None for private chats."""
     if is_private:
         return None
-    nsfw_check = getattr(channel, "is_nsfw", None)  # missing if the channel is not in the cache
-    return nsfw_check is not None and bool(nsfw_check())
+    is_nsfw = getattr(channel, "is_nsfw", None)  # missing if the channel is not in the cache
+    return is_nsfw is not None and bool(is_nsfw())
 
 
 def _find_replied_message(message: discord.Message) -> discord.Message | None:
@@ -443,8 +443,8 @@ def _is_mentioned(message: discord.Message, bot: Snowflake) -> bool:
     if "<" not in message.content:
         return False
     ids_in_text = {int(mention["id"]) for mention in _MENTION_REFERENCE.finditer(message.content)}
-    listed_ids = {one.id for one in (*message.mentions, *message.role_mentions)}
-    return bool(_bot_and_role_ids(message, bot) & ids_in_text & listed_ids)
+    mentioned_ids = {one.id for one in (*message.mentions, *message.role_mentions)}
+    return bool(_bot_and_role_ids(message, bot) & ids_in_text & mentioned_ids)
 
 
 def _bot_and_role_ids(message: discord.Message, bot: Snowflake) -> set[int]:

@@ -42,10 +42,10 @@ EventHandler = Callable[..., None]
 """Handles an event; called with discord.py's event name, such as "message", and its arguments."""
 PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
 """Errors that discord.py raises if an event has unexpected fields."""
-_ESSENTIAL_FIELDS = frozenset(
+_ESSENTIAL_MESSAGE_FIELDS = frozenset(
     {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
 )
-_IMPORTANT_FIELDS = _ESSENTIAL_FIELDS | {
+_IMPORTANT_MESSAGE_FIELDS = _ESSENTIAL_MESSAGE_FIELDS | {
     "mentions",
     "mention_roles",
     "message_reference",
@@ -54,7 +54,7 @@ _IMPORTANT_FIELDS = _ESSENTIAL_FIELDS | {
 _log = structlog.get_logger(__name__)
 Payload = Any  # a JSON object of Discord's API
 ParseFunction = Callable[[Payload], None]
-ParseResult = TypeVar("ParseResult")
+ParseResultT = TypeVar("ParseResultT")
 Args = ParamSpec("Args")
 
 
@@ -192,8 +192,8 @@ def _is_not_about_voice(record: logging.LogRecord) -> bool:
 
 
 def parse_or_skip(
-    event: str, parse: Callable[Args, ParseResult], *args: Args.args, **options: Args.kwargs
-) -> ParseResult | None:
+    event: str, parse: Callable[Args, ParseResultT], *args: Args.args, **options: Args.kwargs
+) -> ParseResultT | None:
     """Call `parse` and return its result; if the data is malformed, log that and return None."""
     try:
         return parse(*args, **options)
@@ -215,6 +215,6 @@ def parse_readable_fields(parse: ParseFunction, message: Payload) -> None:
     except PARSE_ERRORS as error:
         _log.warning("discord_message_parts_skipped", reason=type(error).__name__)
     try:
-        parse({key: value for key, value in message.items() if key in _IMPORTANT_FIELDS})
+        parse({key: value for key, value in message.items() if key in _IMPORTANT_MESSAGE_FIELDS})
     except PARSE_ERRORS:
-        parse({key: value for key, value in message.items() if key in _ESSENTIAL_FIELDS})
+        parse({key: value for key, value in message.items() if key in _ESSENTIAL_MESSAGE_FIELDS})

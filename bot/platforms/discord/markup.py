@@ -26,7 +26,9 @@ _FORMULA_START = re.compile(r"\$|\\[(\[]")
 _MARKUP_CHARACTERS = re.compile(r"[*_~|\\]")
 _CODE_FENCE = re.compile(r"[`~]{3,}")
 _HORIZONTAL_RULE = "⸻"
-_TYPES_TO_CONVERT = frozenset({"table_open", "math_block", "hr", "fence", "heading_open", "inline"})
+_TOKEN_TYPES_TO_CONVERT = frozenset(
+    {"table_open", "math_block", "hr", "fence", "heading_open", "inline"}
+)
 
 
 @text_cache(128)
@@ -39,7 +41,7 @@ def to_discord_markdown(source: str) -> str:
     next_line_index = 0
     for token in parse_markdown(source):
         start_line, end_line = token.map or (-1, -1)
-        if start_line < next_line_index or token.type not in _TYPES_TO_CONVERT:
+        if start_line < next_line_index or token.type not in _TOKEN_TYPES_TO_CONVERT:
             continue
         output_lines += lines[next_line_index:start_line]
         output_lines += _convert_block(token, lines[start_line:end_line])
@@ -61,7 +63,7 @@ def _convert_block(token: Token, lines: Sequence[str]) -> list[str]:
         case "heading_open":
             return [_DEEP_HEADING.sub(_to_bold_heading, line) for line in lines]
         case _:
-            return _convert_text("\n".join(lines)).split("\n")
+            return _convert_paragraph("\n".join(lines)).split("\n")
 
 
 def _to_code_block(text: str) -> list[str]:
@@ -83,7 +85,7 @@ def _to_bold_heading(match: re.Match[str]) -> str:
     return f"{match['before']}{bold_text}"
 
 
-def _convert_text(text: str) -> str:
+def _convert_paragraph(text: str) -> str:
     text = _TASK_MARKER.sub(
         lambda one: f"{one['before']}{'☐' if one['done'] == ' ' else '☑'} ", text
     )

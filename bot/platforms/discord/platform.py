@@ -125,7 +125,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
                 await self._token.wait_for_retry(token, error)
 
     async def _receive_from_shard(self, shard_name: str, intake: Intake, token: str) -> None:
-        shard, bot = Shard.from_name(shard_name), await self._read_bot()
+        shard, bot = Shard.from_name(shard_name), await self._read_bot_object()
         arguments = self._settings, self._rest, self._context, bot, shard, self._identify_limits
         async with Gateway(*arguments) as gateway:
             await gateway.login(token)
@@ -174,7 +174,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         before_field = {"before": message.message_id} if message.message_id else {}
         query = {"limit": str(limit), **before_field}
         response = await self._rest.call(READ_MESSAGES, message.address.chat, query=query)
-        bot = await self._read_bot()
+        bot = await self._read_bot_object()
         messages = decode_response(response, list[dict[str, Any]])
         earlier_messages = (self._parse_message(message, bot, one) for one in reversed(messages))
         return [one for one in earlier_messages if one is not None]
@@ -182,12 +182,12 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     @override
     async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
         thread_id, *parent_ids = [scope.rpartition(":")[2] for scope in message.scopes]
-        bot = await self._read_bot()
+        bot = await self._read_bot_object()
         for chat in (*parent_ids[:1], thread_id):  # a forum post contains its first message itself
             with contextlib.suppress(Refused):
                 response = await self._rest.call(READ_MESSAGE, chat, thread_id)
-                starter_data = decode_response(response, dict[str, Any])
-                return self._parse_message(message, bot, starter_data, allows_bots=True)
+                starter_message = decode_response(response, dict[str, Any])
+                return self._parse_message(message, bot, starter_message, allows_bots=True)
         return None
 
     def _parse_message(
@@ -208,7 +208,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         # The parser has no guilds, so the scopes are those of the nearby message.
         return incoming and replace(incoming, scopes=neighbor.scopes)
 
-    async def _read_bot(self) -> discord.Object:
+    async def _read_bot_object(self) -> discord.Object:
         return discord.Object((await self._rest.read_bot_user()).id)
 
     @functools.cached_property
@@ -241,7 +241,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 
     @override
     async def delete_unused_pictures(self, used_urls: Collection[str]) -> None:
-        await self._pictures.delete_unused(used_urls)
+        await self._pictures.delete_unused_pictures(used_urls)
 
     def _find_guild_id(self, incoming: Request) -> str | None:
         prefix = f"{incoming.address.source}:guild:"

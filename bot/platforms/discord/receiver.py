@@ -28,7 +28,7 @@ from bot.platforms.receiving import find_cursor_number, mark_if_late, parse_curs
 from bot.platforms.spec import PlatformContext
 from bot.ports import Intake
 
-StoreResult = TypeVar("StoreResult")
+StoreResultT = TypeVar("StoreResultT")
 GuildChannel = discord.TextChannel | discord.VoiceChannel | discord.StageChannel | discord.Thread
 
 _log = structlog.get_logger(__name__)
@@ -122,7 +122,7 @@ class MessageReceiver:
             incoming_events.append(mark_if_late(incoming, cutoff))
         session = self._get_due_session_cursor()
         if incoming_events or session:
-            cursors = self._cursors.advance(incoming_events, self._newest_bot_messages) | session
+            cursors = self._cursors.move_past(incoming_events, self._newest_bot_messages) | session
             self._newest_bot_messages.clear()
             await self._store(incoming_events, cursors)
 
@@ -143,8 +143,8 @@ class MessageReceiver:
         await self._retry_while_store_fails(lambda: self._intake.receive(events, cursors))
 
     async def _retry_while_store_fails(
-        self, call: Callable[[], Awaitable[StoreResult]]
-    ) -> StoreResult:
+        self, call: Callable[[], Awaitable[StoreResultT]]
+    ) -> StoreResultT:
         while True:
             try:
                 result = await call()
@@ -167,7 +167,7 @@ class MessageReceiver:
                     tasks.create_task(self._catch_up_channel(channel, after_id, pending_channels))
         except TimeoutError:
             _log.warning("discord_channels_not_caught_up", channels=len(pending_channels))
-            self._cursors.freeze_channels(pending_channels)
+            self._cursors.freeze_cursors(pending_channels)
         else:
             await self._store((), self._cursors.finish_catch_up(session.at))
 
@@ -200,20 +200,20 @@ class MessageReceiver:
 
     def _channels_to_read(self, now: datetime) -> list[tuple[int, int]]:
         """Return (channel id, id to read after) for channels that may contain missed messages."""
-        stored_ids = self._cursors.stored_ids
+        newest_stored_ids = self._cursors.newest_stored_ids
         catch_up_start_id = self._cursors.find_catch_up_start_id()
         if catch_up_start_id is None:
             return []  # at the first start, there are no missed messages
         newest_message_ids = {one.id: one.last_message_id or 0 for one in self._readable_channels()}
         unread_channels = {
-            channel: stored_ids.get(channel, catch_up_start_id)
-            for channel, newest_id in newest_message_ids.items()
-            if newest_id > stored_ids.get(channel, catch_up_start_id)
+            channel: newest_stored_ids.get(channel, catch_up_start_id)
+            for channel, newest_message_id in newest_message_ids.items()
+            if newest_message_id > newest_stored_ids.get(channel, catch_up_start_id)
         } | {
-            channel: stored_id
-            for channel, stored_id in stored_ids.items()
+            channel: message_id
+            for channel, message_id in newest_stored_ids.items()
             if channel not in newest_message_ids
-            and snowflake_time(stored_id) > now - _MAX_CURSOR_AGE
+            and snowflake_time(message_id) > now - _MAX_CURSOR_AGE
         }
         channels = sorted(unread_channels.items(), key=lambda item: item[1], reverse=True)
         min_id = time_snowflake(now - _MAX_ANSWERABLE_AGE)
@@ -243,9 +243,9 @@ class ChannelCursors:
         self._shard = shard
         self._shard_prefix = f"{self.cursor_prefix}{shard.name} "
         self.session_cursor_name = f"{self._shard_prefix}session"
-        self.stored_ids: dict[int, int] = {}
+        self.newest_stored_ids: dict[int, int] = {}
         """The id of the newest stored message, by channel id."""
-        self._frozen_channels: set[int] = set()
+        self._frozen_channel_ids: set[int] = set()
         self._session_start_id: int | None = None  # no messages before this snowflake are missing
         self._catch_up_start_id = 0  # messages after this snowflake may be missing; 0: none are
 
@@ -258,15 +258,15 @@ class ChannelCursors:
         """Replace all cursors with the stored ones, which map names to values."""
         prefix = self._channel_prefix
         channel_cursors = {name: one for name, one in cursors.items() if name.startswith(prefix)}
-        self.stored_ids.clear()
+        self.newest_stored_ids.clear()
         for channel, message, guild in parse_cursors(channel_cursors, self._parse_channel_cursor):
             if self._shard.has_guild(guild):
-                self.stored_ids[channel] = message
+                self.newest_stored_ids[channel] = message
         names = [f"{self._shard_prefix}{one}" for one in ("connected", "catching_up")]
         start_id, catch_up_start_id = (find_cursor_number(cursors, name) for name in names)
         self._session_start_id = self._session_start_id if start_id is None else start_id
         self._catch_up_start_id = catch_up_start_id or 0
-        self._frozen_channels.clear()
+        self._frozen_channel_ids.clear()
 
     def _parse_channel_cursor(self, name: str, value: str) -> tuple[int, int, int]:
         message_id, _, guild_id = value.partition(" ")
@@ -277,11 +277,11 @@ class ChannelCursors:
         """Return the snowflake after which messages may be missing, or None at the first start."""
         if self._catch_up_start_id:
             return self._catch_up_start_id
-        start_ids = [self._session_start_id] if self._session_start_id else []
-        if self.stored_ids:
-            newest_message_time = snowflake_time(max(self.stored_ids.values()))
-            start_ids.append(time_snowflake(newest_message_time - _MAX_MESSAGE_DELAY))
-        return max(start_ids, default=None)
+        possible_start_ids = [self._session_start_id] if self._session_start_id else []
+        if self.newest_stored_ids:
+            newest_message_time = snowflake_time(max(self.newest_stored_ids.values()))
+            possible_start_ids.append(time_snowflake(newest_message_time - _MAX_MESSAGE_DELAY))
+        return max(possible_start_ids, default=None)
 
     def start_catch_up(self) -> dict[str, str]:
         """Record the start of a catch-up; return the cursors to store before fetching messages."""
@@ -296,18 +296,20 @@ class ChannelCursors:
             f"{self._shard_prefix}connected": str(self._session_start_id),
         }
 
-    def freeze_channels(self, channel_ids: Iterable[int]) -> None:
+    def freeze_cursors(self, channel_ids: Iterable[int]) -> None:
         """Stop advancing the cursors of channels with missing messages, until the next `load`."""
-        self._frozen_channels.update(channel_ids)
+        self._frozen_channel_ids.update(channel_ids)
 
-    def advance(
-        self, events: Iterable[Incoming], bot_messages: Mapping[int, tuple[int, int]]
+    def move_past(
+        self, events: Iterable[Incoming], newest_bot_messages: Mapping[int, tuple[int, int]]
     ) -> dict[str, str]:
         """Advance the cursors past the received messages, and return the changed cursors.
 
-        `bot_messages` maps channel ids to (message id, guild id).
+        `newest_bot_messages` maps channel ids to (message id, guild id).
         """
-        messages = [(key, *ids) for key, ids in bot_messages.items() if key in self.stored_ids]
+        messages = [
+            (key, *ids) for key, ids in newest_bot_messages.items() if key in self.newest_stored_ids
+        ]
         for incoming in events:
             if isinstance(incoming, IncomingMessage) and incoming.message_id is not None:
                 guild_ids = [one.rpartition(":")[2] for one in incoming.scopes if ":guild:" in one]
@@ -315,7 +317,9 @@ class ChannelCursors:
                 messages.append((int(incoming.address.chat), int(incoming.message_id), guild_id))
         changed_cursors: dict[str, str] = {}
         for channel, message, guild_id in messages:
-            if channel not in self._frozen_channels and message > self.stored_ids.get(channel, 0):
-                self.stored_ids[channel] = message
+            if channel not in self._frozen_channel_ids and message > self.newest_stored_ids.get(
+                channel, 0
+            ):
+                self.newest_stored_ids[channel] = message
                 changed_cursors[f"{self._channel_prefix}{channel}"] = f"{message} {guild_id}"
         return changed_cursors

@@ -16,7 +16,7 @@ from aiohttp import FormData
 
 from bot import __version__, errors
 from bot.chat.outgoing import Attachment
-from bot.platforms.discord.settings import BOT_REJECTED, DiscordSettings
+from bot.platforms.discord.settings import TOKEN_REJECTED_TEXT, DiscordSettings
 from bot.platforms.tokens import BotToken
 from bot.runtime.http_client import ConnectionFailed, HttpClient, HttpResponse
 from bot.texts.text import translatable
@@ -96,8 +96,8 @@ class BucketLimits:
         bucket = self._buckets.get(key)
         if bucket is None:
             if len(self._buckets) >= _MAX_BUCKETS:
-                buckets = self._buckets.items()
-                self._buckets = {key: one for key, one in buckets if not one.has_expired(now)}
+                bucket_items = self._buckets.items()
+                self._buckets = {key: one for key, one in bucket_items if not one.has_expired(now)}
             bucket = self._buckets[key] = RateLimitBucket()
         return bucket
 
@@ -140,7 +140,7 @@ class BucketLimits:
                 self._buckets.setdefault((name, resource), bucket)
 
 
-_DEFAULT_RETRY_SECONDS = 5.0
+_DEFAULT_RETRY_PAUSE_SECONDS = 5.0
 _CLOSED_THREAD_CODES = frozenset({50083, 160005})  # archived, locked
 ResultT = TypeVar("ResultT")
 _REQUEST_TIMEOUT_SECONDS = 10.0
@@ -195,7 +195,7 @@ def to_platform_error(
         case 400 if code not in _CLOSED_THREAD_CODES:
             return errors.ContentRefused(error_text)
         case 401:
-            return errors.TokenRejected(BOT_REJECTED)
+            return errors.TokenRejected(TOKEN_REJECTED_TEXT)
         case 429:  # from a proxy in front of Discord
             return errors.RateLimited(_parse_retry_after(retry_after), "bot")
         case _ if status >= 500:
@@ -208,7 +208,7 @@ def _parse_retry_after(retry_after: str | None) -> float:
     try:
         return float(retry_after or "")
     except ValueError:  # a date, or missing
-        return _DEFAULT_RETRY_SECONDS
+        return _DEFAULT_RETRY_PAUSE_SECONDS
 
 
 @value_class
@@ -220,7 +220,7 @@ class RestEndpoint:
     bucket_id_count: int = 1
     waits_for_limit: bool = True
     """Whether `call` waits for a short rate limit and retries, instead of raising `RateLimited`."""
-    is_interaction: bool = False
+    is_interaction_callback: bool = False
 
 
 class RestClient:
@@ -279,7 +279,7 @@ class RestClient:
         if not token:
             raise errors.PlatformFatal("Discord needs a bot token; set TROUPE_DISCORD__TOKEN")
         if not _TOKEN_PATTERN.fullmatch(token):
-            raise errors.TokenRejected(BOT_REJECTED)
+            raise errors.TokenRejected(TOKEN_REJECTED_TEXT)
         return token
 
     async def _send_with_retries(self, request: "_RestRequest", token: str) -> bytes:
@@ -311,7 +311,7 @@ class RestClient:
         while True:
             now = asyncio.get_running_loop().time()
             bucket = self._limits.get_bucket(request.key, request.resource, now)
-            if request.endpoint.is_interaction:
+            if request.endpoint.is_interaction_callback:
                 seconds = bucket.seconds_until_free(now)
             else:
                 seconds = self._limits.seconds_until_free(bucket, now)

@@ -8,7 +8,7 @@ from typing_extensions import override
 from bot.platforms.tokens import BotTokenSettings
 from bot.texts.text import translatable
 
-BOT_REJECTED = translatable(
+TOKEN_REJECTED_TEXT = translatable(
     "Discord does not accept the bot token (TROUPE_DISCORD__TOKEN); copy a new one from the"
     " developer portal (Bot > Reset Token)"
 )

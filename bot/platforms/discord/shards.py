@@ -92,11 +92,11 @@ class GatewayInfo(msgspec.Struct):
 async def read_gateway_info(rest: RestClient, clock: Clock) -> GatewayInfo:
     """Read the gateway's URL and limits from Discord; raises `PlatformError`."""
     gateway_info = decode_response(await rest.call(_GET_GATEWAY), GatewayInfo)
-    export_remaining_identifies(gateway_info.session_start_limit, clock)
+    export_identify_requests_left(gateway_info.session_start_limit, clock)
     return gateway_info
 
 
-def export_remaining_identifies(limit: SessionStartLimit, clock: Clock) -> None:
+def export_identify_requests_left(limit: SessionStartLimit, clock: Clock) -> None:
     """Export the number of IDENTIFY requests left as a metric; after a reset, it is the total."""
     reset_time = clock.monotonic() + limit.reset_after / 1000
     SESSION_STARTS_LEFT.labels("discord").set_function(
@@ -114,7 +114,7 @@ class IdentifyLimits:
         self._take_lease = take_lease
         self._bot_source_name = bot_source_name
         self._clock = clock
-        self._locks: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks_by_bucket: dict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._free_after: dict[int, float] = {}  # by bucket, in monotonic time
 
     @asynccontextmanager
@@ -123,7 +123,7 @@ class IdentifyLimits:
         gateway_info = await self._wait_for_identify_budget()
         bucket = shard_number % max(1, gateway_info.session_start_limit.max_concurrency)
         lease_name = f"identify {self._bot_source_name} {bucket}"
-        async with self._locks[bucket]:
+        async with self._locks_by_bucket[bucket]:
             while (wait_seconds := self._free_after.get(bucket, 0.0) - self._clock.monotonic()) > 0:
                 await self._clock.sleep(wait_seconds)
             while not await self._try_to_take_lease(lease_name, _IDENTIFY_LEASE_SECONDS):

@@ -57,7 +57,7 @@ def _to_reaction(text: str) -> str:
     return text if is_emoji and len(grapheme_starts(text, 0, len(text))) == 1 else ""
 
 
-LIMITS = Limits(
+DISCORD_LIMITS = Limits(
     max_units=2000,
     unit="characters",
     seconds_between_edits=1.2,
@@ -118,12 +118,12 @@ class DiscordSurface(Surface, BucketSurface):
     def __init__(self, rest: RestClient, *, uses_webhooks: bool = True) -> None:
         self._rest = rest
         self._webhooks = ChannelWebhooks(rest)
-        self._threads = AnswerThreads(rest)
+        self._answer_threads = AnswerThreads(rest)
         self._uses_webhooks = uses_webhooks
 
     @override
     def limits(self, address: Address) -> Limits:
-        return LIMITS
+        return DISCORD_LIMITS
 
     @override
     async def select_send_bucket(self, message: OutgoingMessage) -> str:
@@ -163,7 +163,7 @@ class DiscordSurface(Surface, BucketSurface):
 
     async def _send_to_thread(self, message: OutgoingMessage, thread: MessageThread) -> str | None:
         channel_id = message.address.chat
-        thread_id = await self._threads.open_thread(channel_id, thread)
+        thread_id = await self._answer_threads.open_thread(channel_id, thread)
         if thread_id is None:
             return None
         thread_address = replace(message.address, chat=thread_id)
@@ -173,7 +173,7 @@ class DiscordSurface(Surface, BucketSurface):
         except (errors.ContentRefused, errors.MessageNotFound):
             raise
         except errors.Refused as error:  # no permission, or the thread was locked or deleted
-            self._threads.pause_threads(channel_id, str(error))
+            self._answer_threads.pause_threads(channel_id, str(error))
             return None
         return join_thread_and_message_id(thread_id, message_id)
 
@@ -222,7 +222,7 @@ class DiscordSurface(Surface, BucketSurface):
                 if webhook is None:
                     raise
                 ids = (webhook.id, webhook.token, message_id)
-                await self._rest.call(_DELETE_WEBHOOK_MESSAGE, *ids, query=webhook.query)
+                await self._rest.call(_DELETE_WEBHOOK_MESSAGE, *ids, query=webhook.url_query)
 
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
@@ -240,12 +240,12 @@ class DiscordSurface(Surface, BucketSurface):
             thread_message = replace(message, address=address)
             known_ids = {locate_message(address, one)[1] for one in search.excluded_ids}
             with contextlib.suppress(ChannelNotFound):  # the thread was never opened
-                message_id = await self._find_in_channel(thread_message, thread, known_ids)
+                message_id = await self._search_channel(thread_message, thread, known_ids)
                 if message_id is not None:
                     return join_thread_and_message_id(thread, message_id)
-        return await self._find_in_channel(message, search.after, search.excluded_ids)
+        return await self._search_channel(message, search.after, search.excluded_ids)
 
-    async def _find_in_channel(
+    async def _search_channel(
         self, message: OutgoingMessage, after_id: str | None, known_ids: Set[str]
     ) -> str | None:
         newest_id = after_id
@@ -281,7 +281,7 @@ class DiscordSurface(Surface, BucketSurface):
                 webhook.token,
                 body={**_to_message_body(content, content.text), **fields},
                 file=message.file,
-                query={"wait": "true", **webhook.query},
+                query={"wait": "true", **webhook.url_query},
             )
         except WebhookNotFound as error:  # deleted by someone; a retry creates a new one
             self._webhooks.forget(message.address.chat)
@@ -298,7 +298,7 @@ class DiscordSurface(Surface, BucketSurface):
         ids = (webhook.id, webhook.token, message_id)
         body = _to_message_body(content, content.text)
         try:
-            await self._rest.call(_EDIT_WEBHOOK_MESSAGE, *ids, body=body, query=webhook.query)
+            await self._rest.call(_EDIT_WEBHOOK_MESSAGE, *ids, body=body, query=webhook.url_query)
         except errors.MessageNotFound:
             return False
         except WebhookNotFound:
@@ -379,7 +379,7 @@ def _render_text(text: str, content: MessageContent) -> str:
     Plain content is returned unformatted, truncated to the length limit of a message.
     """
     if content.is_plain:
-        return text[: LIMITS.max_units]
+        return text[: DISCORD_LIMITS.max_units]
     markdown = to_discord_markdown(text)
     return f"{markdown}\n💭 ||{content.thoughts}||".lstrip("\n") if content.thoughts else markdown
 

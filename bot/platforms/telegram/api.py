@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 CALL_TIMEOUT_SECONDS = 10
 _DOWNLOAD_TIMEOUT_SECONDS = 20.0
-_DEFAULT_RETRY_SECONDS = 5.0
+_DEFAULT_RETRY_PAUSE_SECONDS = 5.0
 # UnicodeDecodeError: aiogram does not wrap it if a proxy's page has another encoding.
 _CALL_ERRORS = (exceptions.AiogramError, UnicodeDecodeError, ConnectionFailed, TimeoutError)
 # The Bot API's own text for status 500; a "Bad Gateway" comes from a proxy.
@@ -225,7 +225,7 @@ def _translate_refusal(description: str) -> errors.PlatformError:
         if reason in lowercase_text:
             return refusal(text)
     if lowercase_text.startswith("too many requests"):
-        return errors.RateLimited(_DEFAULT_RETRY_SECONDS)
+        return errors.RateLimited(_DEFAULT_RETRY_PAUSE_SECONDS)
     is_content_refused = any(reason in lowercase_text for reason in _CONTENT_REFUSAL_REASONS)
     return errors.ContentRefused(text) if is_content_refused else errors.Refused(text)
 

@@ -39,7 +39,7 @@ PRESS_KEY_PREFIX = "cb"
 
 _log = structlog.get_logger(__name__)
 _CONVERSION_ERRORS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
-_MUTABLE_KINDS = frozenset({MediaKind.LOCATION, MediaKind.OTHER})
+_AUTO_EDITED_KINDS = frozenset({MediaKind.LOCATION, MediaKind.OTHER})
 _MISSING_FIELD_DEFAULTS = {"persistent_id": "", "allows_revoting": False, "members_only": False}
 """Fields of polls that aiogram requires but older Bot API servers do not send."""
 _IN_CHAT_STATUSES = frozenset({ChatMemberStatus.MEMBER, ChatMemberStatus.ADMINISTRATOR})
@@ -226,7 +226,7 @@ def to_incoming_message(
         at=message.date,
         wake=wake_reason,
         scopes=list_scopes(address),
-        author_is_admin=_is_admin(message),
+        author_is_admin=_is_by_admin(message),
         is_private=message.chat.type == ChatType.PRIVATE,
         quote=_to_quote(message, bot),
         attachments=attachments,
@@ -250,7 +250,7 @@ def _to_message_edit(
     incoming = to_incoming_message(message, bot, bot_id)
     if incoming is None or incoming.interaction is not None or message.poll is not None:
         return None
-    if not incoming.text and all(item.kind in _MUTABLE_KINDS for item in incoming.attachments):
+    if not incoming.text and all(item.kind in _AUTO_EDITED_KINDS for item in incoming.attachments):
         return None  # not an edit by a person, but a moving live location or a checked item
     # Two edits in the same second have the same date, but different update ids.
     key = f"{incoming.external_key}:e{update_id}"
@@ -275,7 +275,7 @@ def _to_button_press(query: types.CallbackQuery, bot_id: str) -> ButtonPress | N
         at=datetime.now(UTC),  # the update contains no time
         scopes=list_scopes(address),
         values=values,
-        author_is_admin=_is_admin_in_chat(message.chat),
+        author_is_admin=_is_everyone_admin(message.chat),
         is_private=message.chat.type == ChatType.PRIVATE,
         interaction=query.id,
         locale=query.from_user.language_code,
@@ -303,7 +303,7 @@ def _to_reaction_change(
         at=change.date,
         scopes=list_scopes(address),
         is_removed=changed_reactions[-1] not in new_reactions,
-        author_is_admin=_is_admin_in_chat(change.chat),
+        author_is_admin=_is_everyone_admin(change.chat),
         is_private=change.chat.type == ChatType.PRIVATE,
     )
 
@@ -377,14 +377,14 @@ def _account_to_person(account: types.User | types.Chat) -> Person:
     return Person(f"telegram:{account.id}", account.full_name)
 
 
-def _is_admin(message: types.Message) -> bool | None:
+def _is_by_admin(message: types.Message) -> bool | None:
     if message.sender_chat is not None:
         # Only admins can write as the group, but anybody may write as a channel.
         return message.sender_chat.id == message.chat.id
-    return _is_admin_in_chat(message.chat)
+    return _is_everyone_admin(message.chat)
 
 
-def _is_admin_in_chat(chat: types.Chat) -> bool | None:
+def _is_everyone_admin(chat: types.Chat) -> bool | None:
     return True if chat.type == ChatType.PRIVATE else None
 
 

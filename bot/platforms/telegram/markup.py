@@ -20,7 +20,7 @@ from bot.platforms.telegram.limits import plain_text
 _MENTION_PATTERN = re.compile(r"(?<!\w)@[A-Za-z][A-Za-z0-9_]{2,31}")
 _MAX_ENTITIES = 100  # Telegram ignores any further entities
 # By importance: a message with too many entities keeps those that hide text or can be tapped.
-_ENTITY_TYPES: Mapping[Style, MessageEntityType] = {
+_ENTITY_TYPES_BY_STYLE: Mapping[Style, MessageEntityType] = {
     Style.SPOILER: MessageEntityType.SPOILER,
     Style.CODE_BLOCK: MessageEntityType.PRE,
     Style.LINK: MessageEntityType.TEXT_LINK,
@@ -30,7 +30,7 @@ _ENTITY_TYPES: Mapping[Style, MessageEntityType] = {
     Style.STRIKETHROUGH: MessageEntityType.STRIKETHROUGH,
     Style.ITALIC: MessageEntityType.ITALIC,
 }
-_STYLES_BY_IMPORTANCE = list(_ENTITY_TYPES)
+_STYLES_IMPORTANT_FIRST = list(_ENTITY_TYPES_BY_STYLE)
 _CODE_STYLES = frozenset({Style.CODE, Style.CODE_BLOCK})
 _CODE_LANGUAGE = re.compile(r"[\w+#.-]{1,32}")
 _VALUE_SEPARATOR = "="
@@ -54,7 +54,7 @@ def _limit_spans(source: StyledText, max_spans: int) -> StyledText:
     """Keep the `max_spans` most important spans; defuse mentions that lose their code style."""
     if len(source.spans) <= max_spans:
         return source
-    ranked_spans = sorted(source.spans, key=lambda one: _STYLES_BY_IMPORTANCE.index(one.style))
+    ranked_spans = sorted(source.spans, key=lambda one: _STYLES_IMPORTANT_FIRST.index(one.style))
     spans = sorted(ranked_spans[:max_spans], key=lambda one: (one.start, -one.end))
     code = {at for one in spans if one.style in _CODE_STYLES for at in range(one.start, one.end)}
     text = _MENTION_PATTERN.sub(
@@ -126,7 +126,7 @@ def _to_entity(span: StyledSpan, utf16_offsets: Sequence[int]) -> MessageEntity:
     start, end = utf16_offsets[span.start], utf16_offsets[span.end]
     language_match = _CODE_LANGUAGE.match(span.detail) if span.style is Style.CODE_BLOCK else None
     return MessageEntity(
-        type=_ENTITY_TYPES[span.style],
+        type=_ENTITY_TYPES_BY_STYLE[span.style],
         offset=start,
         length=end - start,
         url=span.detail if span.style is Style.LINK else None,

@@ -37,7 +37,7 @@ from bot.value_class import value_class
 _MESSAGE_ID_OFFSET = 10**12
 """Added to a supergroup's message ids, so that they exceed all ids of the former group."""
 
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT")
 _log = structlog.get_logger(__name__)
 
 
@@ -67,8 +67,8 @@ class MovedChats:
     def __init__(self, intake: Intake | None = None, bot_id: str = "") -> None:
         self._intake = intake
         self._cursor_prefix = f"{source_name('telegram', bot_id)}:moved:"
-        self._first_ids: dict[int, int] = {}  # by current id
-        self._current_ids: dict[int, int] = {}  # by first id
+        self._first_chat_ids: dict[int, int] = {}  # by current id
+        self._current_chat_ids: dict[int, int] = {}  # by first id
         self._is_loaded = False
         self._seen_group_ids: set[int] = set()
 
@@ -107,7 +107,7 @@ class MovedChats:
         return [one for one in map(self._map_to_first_chat, events) if one is not None]
 
     def _map_to_first_chat(self, incoming: Incoming) -> Incoming | None:
-        first_id = self._first_ids.get(int(incoming.address.chat))
+        first_id = self._first_chat_ids.get(int(incoming.address.chat))
         if first_id is None:
             return incoming
         address = replace(incoming.address, chat=str(first_id))
@@ -133,8 +133,8 @@ class MovedChats:
                 return incoming  # Telegram never sends these
 
     async def call_in_chat(
-        self, address: Address, request: Callable[[CurrentChat], Awaitable[Result]]
-    ) -> Result:
+        self, address: Address, request: Callable[[CurrentChat], Awaitable[ResultT]]
+    ) -> ResultT:
         """Send a request to an address's current chat; if it just moved, retry in the new chat."""
         chat = await self._find_current_chat(address)
         try:
@@ -150,7 +150,7 @@ class MovedChats:
                 await self.load(self._intake)
             except StoreError as error:
                 _log.warning("moved_chats_not_read", reason=str(error))
-        new_id = self._current_ids.get(first_id)
+        new_id = self._current_chat_ids.get(first_id)
         return CurrentChat(first_id) if new_id is None else CurrentChat(new_id, has_moved=True)
 
     async def _store_move(self, old_id: int, new_id: int) -> None:
@@ -163,17 +163,17 @@ class MovedChats:
             _log.warning("moved_chat_not_stored", reason=str(error))
 
     def _register_move(self, old_id: int, new_id: int) -> Mapping[str, str]:
-        first_id = self._first_ids.get(new_id, self._first_ids.get(old_id, old_id))
+        first_id = self._first_chat_ids.get(new_id, self._first_chat_ids.get(old_id, old_id))
         if new_id == first_id:
             return {}
-        if new_id not in self._first_ids:
+        if new_id not in self._first_chat_ids:
             _log.info("telegram_chat_moved", first=first_id, now=new_id)
             self._set_current_chat(first_id, new_id)
         return {f"{self._cursor_prefix}{new_id}": str(first_id)}
 
     def _set_current_chat(self, first_id: int, current_id: int) -> None:
-        self._first_ids[current_id] = first_id
-        self._current_ids[first_id] = current_id
+        self._first_chat_ids[current_id] = first_id
+        self._current_chat_ids[first_id] = current_id
 
 
 def _move_to_first_chat(message: IncomingMessage, address: Address) -> IncomingMessage:

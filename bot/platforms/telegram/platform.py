@@ -68,16 +68,16 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         self._context = context
         self._clock = context.clock
         self._api = api.BotApi(settings, context.clock)
-        self._chats = MovedChats(context.cursor_store, context.bot_id)
-        self.surface = TelegramSurface(self._api, self._chats, has_drafts=settings.drafts)
+        self._moved_chats = MovedChats(context.cursor_store, context.bot_id)
+        self.surface = TelegramSurface(self._api, self._moved_chats, has_drafts=settings.drafts)
         self._settings = settings
         file = settings.webhook_secret_file
         self._secret_file = None if file is None else SecretFile(file, context.clock)
         self.webhook_path = settings.webhook_path
         self._bot: User | None = None  # the bot's account, once Telegram has returned it
         self._acknowledgment_tasks: set[asyncio.Task[None]] = set()
-        self._offset_cursor = offset_cursor_name(context.bot_id)
-        self._has_conflict = False
+        self._cursor_name = offset_cursor_name(context.bot_id)
+        self._has_polling_conflict = False
         self._is_catching_up = True
         self._poll_ended_early = False  # whether the last poll ended long before its timeout
 
@@ -103,15 +103,15 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         webhook_deletion = DeleteWebhook(drop_pending_updates=False)
         await self._retry_until_answered(lambda: self._api.call(webhook_deletion))
         await register_commands(self._api, self._context.commands)
-        await self._chats.load(intake)
-        offset = find_cursor_number(await intake.cursors(self._offset_cursor), self._offset_cursor)
+        await self._moved_chats.load(intake)
+        offset = find_cursor_number(await intake.cursors(self._cursor_name), self._cursor_name)
         try:
             while True:
                 updates = await self._retry_until_answered(partial(self._get_updates, offset))
                 parsed_updates = parse_updates(updates)
-                cursors = dict(self._chats.record_moves(parsed_updates))
+                cursors = dict(self._moved_chats.record_moves(parsed_updates))
                 events = self._convert_updates(parsed_updates, bot)
-                events = self._chats.map_to_first_chats(events)
+                events = self._moved_chats.map_to_first_chats(events)
                 if self._is_catching_up:
                     events = self._mark_late_events(events)
                 self._is_catching_up = len(updates) >= _MAX_UPDATES
@@ -122,7 +122,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                         await self._clock.sleep(_EARLY_RESPONSE_PAUSE_SECONDS)
                     continue
                 offset = next_offset
-                cursors[self._offset_cursor] = str(offset)
+                cursors[self._cursor_name] = str(offset)
                 store_events = partial(self._store_with_retries, intake)
                 await self._store_and_acknowledge(events, cursors, store_events)
                 await asyncio.sleep(_SECONDS_BETWEEN_POLLS)
@@ -180,11 +180,11 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         if self._bot is None:  # any process may receive calls, even one where `run` was not called
             self._bot = await self._api.call(GetMe())
         parsed_updates = parse_updates([update])
-        cursors = self._chats.record_moves(parsed_updates)
+        cursors = self._moved_chats.record_moves(parsed_updates)
         events = self._convert_updates(parsed_updates, self._bot)
         # Another process may have stored a move.
-        await self._chats.load_moves_for_new_chats(events, intake)
-        events = self._mark_late_events(self._chats.map_to_first_chats(events))
+        await self._moved_chats.load_moves_for_new_chats(events, intake)
+        events = self._mark_late_events(self._moved_chats.map_to_first_chats(events))
         await self._store_and_acknowledge(events, cursors, intake.receive)
         return True
 
@@ -230,7 +230,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         """Poll once; return unparsed updates, so that an invalid update does not affect others."""
         # After a failure, poll without waiting, to notice early that it is over. In a conflict,
         # wait, because each poll interrupts the other process.
-        should_poll_at_once = self.connection_error is not None and not self._has_conflict
+        should_poll_at_once = self.connection_error is not None and not self._has_polling_conflict
         timeout_seconds = 0 if should_poll_at_once else self._settings.poll_seconds
         fields = {"offset": offset, "timeout": timeout_seconds, "allowed_updates": UPDATE_TYPES}
         seconds = self._settings.poll_seconds + api.CALL_TIMEOUT_SECONDS
@@ -281,7 +281,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 return response
 
     async def _wait_for_token(self, error: errors.TokenRejected) -> None:
-        self.connection_error, self._has_conflict = str(error), False
+        self.connection_error, self._has_polling_conflict = str(error), False
         self._is_catching_up = True
         await self._api.token.wait_for_retry(self._api.current_token, error)
 
@@ -291,7 +291,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 _log.info("telegram_connected")
             else:
                 _log.warning("telegram_disconnected", reason=reason)
-        self.connection_error, self._has_conflict = reason, has_conflict
+        self.connection_error, self._has_polling_conflict = reason, has_conflict
 
     @override
     async def download(self, item: MediaItem, max_bytes: int) -> bytes:
@@ -329,7 +329,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             return incoming.author_is_admin
         fields = {"user_id": int(incoming.author.id.removeprefix("telegram:"))}
         try:
-            member = await self._chats.call_in_chat(
+            member = await self._moved_chats.call_in_chat(
                 incoming.address,
                 lambda chat: self._api.send("getChatMember", {"chat_id": chat.id, **fields}),
             )

@@ -55,10 +55,10 @@ class TelegramSurface(Surface):
     """Sends messages. Telegram has no idempotency keys, so `find` searches for lost messages."""
 
     def __init__(
-        self, api: BotApi, chats: MovedChats | None = None, *, has_drafts: bool = False
+        self, api: BotApi, moved_chats: MovedChats | None = None, *, has_drafts: bool = False
     ) -> None:
         self._api = api
-        self._chats = chats or MovedChats()
+        self._moved_chats = moved_chats or MovedChats()
         self._private_limits = replace(
             PRIVATE_LIMITS, has_drafts=has_drafts, convert_reaction=_to_reaction
         )
@@ -84,7 +84,7 @@ class TelegramSurface(Surface):
     async def send(self, message: OutgoingMessage) -> str:
         if message.private_to is not None:
             return await self._send_ephemeral_placeholder(message, message.private_to)
-        return await self._chats.call_in_chat(
+        return await self._moved_chats.call_in_chat(
             message.address, lambda chat: self._send_to_chat(message, chat)
         )
 
@@ -132,7 +132,7 @@ class TelegramSurface(Surface):
             await self._api.call(DeleteMessage(chat_id=chat.id, message_id=sent_message.message_id))
             raise Refused("Telegram showed the message to the whole chat")
 
-        return await self._chats.call_in_chat(message.address, send)
+        return await self._moved_chats.call_in_chat(message.address, send)
 
     async def _change_ephemeral_message(
         self, address: Address, id_match: re.Match[str], content: MessageContent | None
@@ -148,7 +148,7 @@ class TelegramSurface(Surface):
             else:
                 await self._send_text("editEphemeralMessageText", content, target)
 
-        await self._chats.call_in_chat(address, call)
+        await self._moved_chats.call_in_chat(address, call)
 
     async def _send_to_target(self, message: OutgoingMessage, target: Mapping[str, Any]) -> int:
         if message.file is not None:
@@ -166,7 +166,7 @@ class TelegramSurface(Surface):
             if ephemeral_match := _EPHEMERAL_ID.fullmatch(message_id):
                 await self._change_ephemeral_message(address, ephemeral_match, content)
                 return
-            await self._chats.call_in_chat(
+            await self._moved_chats.call_in_chat(
                 address,
                 lambda chat: self._edit(chat.id, _require_current_id(chat, message_id), content),
             )
@@ -180,7 +180,9 @@ class TelegramSurface(Surface):
             if ephemeral_match := _EPHEMERAL_ID.fullmatch(message_id):
                 await self._change_ephemeral_message(address, ephemeral_match, None)
                 return
-            await self._chats.call_in_chat(address, lambda chat: self._api.call(to_deletion(chat)))
+            await self._moved_chats.call_in_chat(
+                address, lambda chat: self._api.call(to_deletion(chat))
+            )
 
     @override
     async def react(self, address: Address, message_id: str, emoji: str) -> None:
@@ -189,7 +191,7 @@ class TelegramSurface(Surface):
             reaction = [{"type": "emoji", "emoji": emoji}]
             await self._api.send("setMessageReaction", {**target, "reaction": reaction})
 
-        await self._chats.call_in_chat(address, set_reaction)
+        await self._moved_chats.call_in_chat(address, set_reaction)
 
     @override
     async def draft(self, address: Address, draft_id: int, content: MessageContent) -> None:
@@ -203,7 +205,7 @@ class TelegramSurface(Surface):
     @override
     async def typing(self, address: Address) -> None:
         fields = {"message_thread_id": _topic_id(address), "action": "typing"}
-        await self._chats.call_in_chat(
+        await self._moved_chats.call_in_chat(
             address, lambda chat: self._api.send("sendChatAction", {"chat_id": chat.id, **fields})
         )
 
@@ -220,11 +222,11 @@ class TelegramSurface(Surface):
 
         With `search.copy_id`, search for another copy of a known message.
         """
-        return await self._chats.call_in_chat(
-            message.address, lambda chat: self._find_in_chat(message, chat, search)
+        return await self._moved_chats.call_in_chat(
+            message.address, lambda chat: self._search_chat(message, chat, search)
         )
 
-    async def _find_in_chat(
+    async def _search_chat(
         self, message: OutgoingMessage, chat: CurrentChat, search: MessageSearch
     ) -> str | None:
         telegram_ids = map(chat.to_telegram_id, search.excluded_ids)
@@ -233,48 +235,48 @@ class TelegramSurface(Surface):
         if search.copy_id is None:
             after_id = max([oldest_id, *known_ids])
             found_id = await self._search_forward(message, chat.id, after_id, known_ids)
-        elif (sent_id := chat.to_telegram_id(search.copy_id)) is None:
+        elif (copy_id := chat.to_telegram_id(search.copy_id)) is None:
             return None  # the message is in the old group, which became a supergroup
         else:
-            found_id = await self._find_duplicate(message, chat.id, oldest_id, known_ids, sent_id)
+            found_id = await self._find_other_copy(message, chat.id, oldest_id, known_ids, copy_id)
         return None if found_id is None else chat.to_stored_id(found_id)
 
     async def _search_forward(
         self, message: OutgoingMessage, chat: int, after_id: int, known_ids: Set[int]
     ) -> int | None:
         search_key = (chat, message.nonce)
-        candidate_message_id = max(after_id, self._search_progress.get(search_key, 0))
-        probe_count = missing_count = 0
-        may_have_gaps = _is_private(message.address)
-        while probe_count < _MAX_PROBES and (may_have_gaps or missing_count < _MAX_MISSING_IDS):
-            candidate_message_id += 1
-            if candidate_message_id in known_ids:
-                missing_count = 0
+        probed_id = max(after_id, self._search_progress.get(search_key, 0))
+        probe_count = missing_id_count = 0
+        ids_have_gaps = _is_private(message.address)
+        while probe_count < _MAX_PROBES and (ids_have_gaps or missing_id_count < _MAX_MISSING_IDS):
+            probed_id += 1
+            if probed_id in known_ids:
+                missing_id_count = 0
                 continue
             probe_count += 1
-            match await self._probe_message(message, chat, candidate_message_id):
+            match await self._probe_message(message, chat, probed_id):
                 case "match":
                     self._search_progress.pop(search_key, None)
-                    return candidate_message_id
+                    return probed_id
                 case "other message":
-                    missing_count = 0
-                    self._search_progress[search_key] = candidate_message_id
+                    missing_id_count = 0
+                    self._search_progress[search_key] = probed_id
                 case "no message":
-                    missing_count += 1
+                    missing_id_count += 1
         self._search_progress.pop(search_key, None)
         return None
 
-    async def _find_duplicate(
-        self, message: OutgoingMessage, chat: int, oldest_id: int, known_ids: Set[int], sent_id: int
+    async def _find_other_copy(
+        self, message: OutgoingMessage, chat: int, oldest_id: int, known_ids: Set[int], copy_id: int
     ) -> int | None:
-        """Search for a duplicate of the message `sent_id`: first after it, then before it."""
-        found_id = await self._search_forward(message, chat, sent_id, known_ids)
+        """Search for a duplicate of the message `copy_id`: first after it, then before it."""
+        found_id = await self._search_forward(message, chat, copy_id, known_ids)
         if found_id is not None:
             return found_id
-        lower_bound = max([oldest_id, *(one for one in known_ids if one < sent_id)])
+        lower_bound = max([oldest_id, *(one for one in known_ids if one < copy_id)])
         if lower_bound == 0:  # the bot's older messages may be unknown
             return None
-        for candidate in range(sent_id - 1, max(lower_bound, sent_id - 1 - _MAX_PROBES_BACK), -1):
+        for candidate in range(copy_id - 1, max(lower_bound, copy_id - 1 - _MAX_PROBES_BACK), -1):
             if await self._probe_message(message, chat, candidate) == "match":
                 return candidate
         return None

@@ -48,20 +48,20 @@ class LocalChat:
         self.language = supported_language(locale)
         self._locale = locale
         # The settings of a named chat apply only to this run.
-        self._scope = f"{self.address.lane}:{self.run_id}" if chat else self.address.lane
-        self._line_count = 0
+        self._settings_scope = f"{self.address.lane}:{self.run_id}" if chat else self.address.lane
+        self._entered_line_count = 0
 
     def to_incoming_message(self, line: str) -> IncomingMessage:
-        self._line_count += 1
+        self._entered_line_count += 1
         return IncomingMessage(
             address=self.address,
-            external_key=f"{self.run_id}:{self._line_count}",
+            external_key=f"{self.run_id}:{self._entered_line_count}",
             message_id=None,
             author=self.person,
             text=line,
             at=datetime.now(UTC),
             wake=WakeReason.COMMAND if line.startswith("/") else WakeReason.DM,
-            scopes=(self._scope,),
+            scopes=(self._settings_scope,),
             author_is_admin=True,  # this person can edit the settings file anyway
             is_private=True,
             is_age_restricted=True,  # only the operator reads this chat
@@ -74,13 +74,13 @@ class LocalChat:
             external_key=f"{self.run_id}:0",
             author=self.person,
             at=datetime.now(UTC),
-            scopes=(self._scope,),
+            scopes=(self._settings_scope,),
             locale=self._locale,
             opens_chat=True,
             is_age_restricted=True,
         )
 
-    def rename(self, name: str) -> str:
+    def rename_person(self, name: str) -> str:
         """Rename the current person unless `name` is blank; return a notice with the new name."""
         if name.strip():
             self.person = to_person(name.strip())
@@ -103,7 +103,7 @@ class PrintingSurface(Surface):
         self._ids_by_nonce = BoundedDict[str, str](_MAX_KEPT_MESSAGES)
         self._texts = BoundedDict[str, str](_MAX_KEPT_MESSAGES)
         """Texts by message id, the newest last."""
-        self._sent_count = 0
+        self._sent_message_count = 0
 
     @override
     def limits(self, address: Address) -> Limits:
@@ -113,8 +113,8 @@ class PrintingSurface(Surface):
     async def send(self, message: OutgoingMessage) -> str:
         if message.nonce in self._ids_by_nonce:
             return self._ids_by_nonce[message.nonce]
-        self._sent_count += 1
-        message_id = f"{self._run_id}:{self._sent_count}"
+        self._sent_message_count += 1
+        message_id = f"{self._run_id}:{self._sent_message_count}"
         self._show(message_id, message.content.text)
         if message.file is not None:
             self.print_plain(_render_file(message.file, self._language))

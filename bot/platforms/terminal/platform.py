@@ -74,7 +74,7 @@ class TerminalPlatform(LocalPlatform):
     async def _handle_line(self, line: str, intake: Intake) -> None:
         word, _, argument = line.strip().partition(" ")
         if word == "/as":
-            notice = self._chat.rename(argument)
+            notice = self._chat.rename_person(argument)
             if not argument.strip():
                 self.surface.print_plain(notice)
         elif word:

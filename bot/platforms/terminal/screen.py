@@ -30,7 +30,7 @@ _ROWS_BELOW_ANSWER = 4  # rows for the prompt, the status and blank lines
 _CTRL_C_HINT = translatable("Press Ctrl-C again to end the chat.")
 
 
-def open_history(file: Path | None, open_flags: int = 0) -> History:
+def open_input_history(file: Path | None, open_flags: int = 0) -> History:
     """Open the private file of earlier input lines, or keep lines in memory if that fails."""
     if file is not None:
         with contextlib.suppress(OSError):
@@ -90,7 +90,7 @@ class ChatScreen:
 
     def __init__(
         self,
-        history: History,
+        input_history: History,
         completer: Completer,
         on_line: Callable[[str], None],
         on_stop: Callable[[], None],
@@ -112,7 +112,7 @@ class ChatScreen:
         self._session: PromptSession[None] = PromptSession(
             self._prompt_text,
             multiline=True,
-            history=history,
+            history=input_history,
             completer=completer,
             complete_while_typing=Condition(lambda: buffer.text.startswith("/")),
             key_bindings=self._key_bindings(),
@@ -160,9 +160,9 @@ class ChatScreen:
     def set_busy(self, is_busy: bool) -> None:
         self._busy_since = time.monotonic() if is_busy else None
 
-    def clear_history(self, file: Path | None) -> None:
+    def clear_input_history(self, file: Path | None) -> None:
         buffer = self._session.default_buffer
-        buffer.history = open_history(file, os.O_TRUNC)
+        buffer.history = open_input_history(file, os.O_TRUNC)
         buffer.reset(buffer.document)
 
     def _prompt_text(self) -> StyleAndTextTuples:

@@ -16,7 +16,7 @@ from bot.platforms.local_platform import LocalPlatform
 from bot.platforms.spec import PlatformContext
 from bot.platforms.terminal.local_chat import LIMITS, OWN_COMMANDS, LocalChat, PrintingSurface
 from bot.platforms.terminal.rendering import TextRenderer
-from bot.platforms.terminal.screen import ChatScreen, CommandCompleter, open_history
+from bot.platforms.terminal.screen import ChatScreen, CommandCompleter, open_input_history
 from bot.ports import Intake, Platform
 from bot.runtime.tasks import cancel_and_wait
 from bot.runtime.terminal import strip_control_characters
@@ -52,7 +52,7 @@ class ScreenPlatform(LocalPlatform):
         data_dir = context.data_dir
         self._history_file = data_dir / HISTORY_FILE if data_dir else None
         self._screen = ChatScreen(
-            open_history(self._history_file),
+            open_input_history(self._history_file),
             CommandCompleter([*context.commands, *OWN_COMMANDS], context.suggest_presets, language),
             self._queue_line,
             self._stop_requested.set,
@@ -120,13 +120,13 @@ class ScreenPlatform(LocalPlatform):
         self.surface.print_plain(f"{self._chat.person.name}> {line}", _QUESTION_STYLE)
         word, _, argument = line.strip().partition(" ")
         if word == "/as":
-            self.surface.print_plain(self._chat.rename(argument), _NOTICE_STYLE)
+            self.surface.print_plain(self._chat.rename_person(argument), _NOTICE_STYLE)
             self._screen.name = self._chat.person.name
             return
         await intake.receive([self._chat.to_incoming_message(line)], {})
         await self._show_answers()
         if word == "/forget":
-            self._screen.clear_history(self._history_file)
+            self._screen.clear_input_history(self._history_file)
 
     async def _show_answers(self) -> None:
         self._is_busy = True

@@ -23,32 +23,32 @@ def make_cursors(bot_id: str = "") -> ChannelCursors:
 
 def test_cursor_contains_the_newest_message_and_its_guild() -> None:
     cursors = make_cursors()
-    assert cursors.advance([replace(MESSAGE, message_id=None)], {}) == {}, "a native command"
-    assert cursors.advance([MESSAGE, replace(MESSAGE, message_id="19")], {}) == {
+    assert cursors.move_past([replace(MESSAGE, message_id=None)], {}) == {}, "a native command"
+    assert cursors.move_past([MESSAGE, replace(MESSAGE, message_id="19")], {}) == {
         "discord:channel 1": "20 7"
     }
-    assert cursors.advance([MESSAGE], {}) == {}
+    assert cursors.move_past([MESSAGE], {}) == {}
     seen = {1: (30, 7), 3: (31, 7)}
-    assert cursors.advance([], seen) == {"discord:channel 1": "30 7"}, "3 has only bots"
+    assert cursors.move_past([], seen) == {"discord:channel 1": "30 7"}, "3 has only bots"
     private = replace(MESSAGE, address=Address("discord", "2"), scopes=("discord:2",))
-    assert cursors.advance([private], {}) == {"discord:channel 2": "20 0"}
+    assert cursors.move_past([private], {}) == {"discord:channel 2": "20 0"}
 
 
 def test_frozen_cursor_does_not_move_until_the_next_load() -> None:
     cursors = make_cursors()
     cursors.load({"discord:channel 1": "10 7"})
-    cursors.freeze_channels([1])
-    assert cursors.advance([MESSAGE], {}) == {}
+    cursors.freeze_cursors([1])
+    assert cursors.move_past([MESSAGE], {}) == {}
     cursors.load({"discord:channel 1": "10 7"})
-    assert cursors.advance([MESSAGE], {}) == {"discord:channel 1": "20 7"}
+    assert cursors.move_past([MESSAGE], {}) == {"discord:channel 1": "20 7"}
 
 
 def test_cursors_of_a_second_bot_have_different_names() -> None:
     first, second = make_cursors(), make_cursors("77")
-    assert second.advance([MESSAGE], {}) == {"discord@77:channel 1": "20 7"}
+    assert second.move_past([MESSAGE], {}) == {"discord@77:channel 1": "20 7"}
     assert not second.cursor_prefix.startswith(first.cursor_prefix)
     second.load({"discord@77:channel 1": "10 0", "discord@77:0/1 connected": "9"})
-    assert second.stored_ids == {1: 10}
+    assert second.newest_stored_ids == {1: 10}
     assert second.find_catch_up_start_id() == 9
 
 

@@ -22,7 +22,7 @@ from bot.errors import (
 )
 from bot.platforms.discord import rest
 from bot.platforms.discord.platform import DiscordPlatform
-from bot.platforms.discord.surface import LIMITS
+from bot.platforms.discord.surface import DISCORD_LIMITS
 from bot.runtime.clock import SystemClock
 from bot.runtime.in_process import InProcessRateLimits
 from tests.attacks import with_ours
@@ -411,11 +411,11 @@ async def test_presets_are_suggested_for_a_partial_option(chat: Chat) -> None:
 
 @pytest.mark.parametrize("emoji", ["👍", "👍🏽", "❤️", "🇩🇪", "1️⃣", "👨\u200d👩\u200d👧", "🦖"])
 def test_any_emoji_can_be_a_reaction(emoji: str) -> None:
-    assert LIMITS.convert_reaction is not None
-    assert LIMITS.convert_reaction(emoji) == emoji
+    assert DISCORD_LIMITS.convert_reaction is not None
+    assert DISCORD_LIMITS.convert_reaction(emoji) == emoji
 
 
 @pytest.mark.parametrize("text", ["", " ", "yes", "👍👍", "👍 ", ":thumbsup:", "<:cat:123>", "1"])
 def test_text_that_is_not_one_emoji_cannot_be_a_reaction(text: str) -> None:
-    assert LIMITS.convert_reaction is not None
-    assert LIMITS.convert_reaction(text) == ""
+    assert DISCORD_LIMITS.convert_reaction is not None
+    assert DISCORD_LIMITS.convert_reaction(text) == ""
