@@ -46,8 +46,8 @@ _MAX_STOPPABLE_RECAPS = 100  # per conversation that their authors can stop
 _SINGLE_HISTORY_SCOPES = frozenset({None, HistoryScope.SHARED, HistoryScope.THREAD})
 """The history scopes with a single history per channel or thread; None is the default scope."""
 
-_Event = TypeVar("_Event", IncomingMessage, ButtonPress, MessageDeletion)
-ThreadEvent = TypeVar("ThreadEvent", bound=IncomingMessage | ButtonPress | ReactionChange)
+_EventT = TypeVar("_EventT", IncomingMessage, ButtonPress, MessageDeletion)
+ThreadEventT = TypeVar("ThreadEventT", bound=IncomingMessage | ButtonPress | ReactionChange)
 
 
 class HistoryRouter:
@@ -66,7 +66,7 @@ class HistoryRouter:
         self._find_history_scope = find_history_scope
         self._index = history_index
         # Histories by channel and message id, for messages that may not be stored yet.
-        self._histories = BoundedDict[tuple[str, str], str](_MAX_REMEMBERED_EVENTS)
+        self._history_names = BoundedDict[tuple[str, str], str](_MAX_REMEMBERED_EVENTS)
         self._threads_with_history = BoundedDict[str, None](_MAX_REMEMBERED_EVENTS)
         self._lock = asyncio.Lock()
 
@@ -92,13 +92,13 @@ class HistoryRouter:
                     routed_events += await self._route_event(event, scope, routed_events)
             yield routed_events
 
-    async def route_press(self, press: ButtonPress) -> ButtonPress:
+    async def assign_press_to_history(self, press: ButtonPress) -> ButtonPress:
         """Assign a button press to the history of the message with the button."""
         if await self._find_history_scope(press.scopes, None) is None:
             return press
-        return await self._route_press(press)
+        return await self._assign_press_to_history(press)
 
-    async def route_command(self, message: IncomingMessage) -> IncomingMessage:
+    async def assign_command_to_history(self, message: IncomingMessage) -> IncomingMessage:
         """Return a command with its history filled in, even if the command is never stored."""
         scope = await self._find_history_scope(message.scopes, _find_asker_id(message))
         if scope is None:
@@ -111,8 +111,8 @@ class HistoryRouter:
         conversation = message.address.conversation
         if conversation in self._threads_with_history:
             return
-        parent_channel = parse_address(message.scopes[1])
-        locations = await self._index.locate(parent_channel, [message.opened_from])
+        parent_address = parse_address(message.scopes[1])
+        locations = await self._index.locate(parent_address, [message.opened_from])
         if locations and locations[0].turn_id is None:
             return  # the answer is still being written
         if locations:
@@ -157,14 +157,14 @@ class HistoryRouter:
             case IncomingMessage():
                 history = await self._find_history(event, scope, earlier_events)
                 if event.message_id is not None:
-                    self._histories[event.address.channel, event.message_id] = history
+                    self._history_names[event.address.channel, event.message_id] = history
                 return [_with_history(event, history)]
             case MessageEdit(said=message):
                 return await self._route_edit(event, message, scope)
             case MessageDeletion():
                 return await self._route_deletion(event)
             case ButtonPress():
-                return [await self._route_press(event)]
+                return [await self._assign_press_to_history(event)]
             case ReactionChange() | ChatJoin() | ForgetRequest() | SayRequest():
                 return [event]
 
@@ -201,21 +201,21 @@ class HistoryRouter:
         locations = await self._index.locate(address, [message_id])
         if locations:
             return parse_address(locations[0].conversation).history
-        return self._histories.get((address.channel, message_id))
+        return self._history_names.get((address.channel, message_id))
 
     async def _find_reply_history(
         self, message: IncomingMessage, earlier_events: Sequence[Incoming]
     ) -> str:
-        new_history = _build_reply_history_name(message)
+        new_history_name = _build_reply_history_name(message)
         quoted_id = message.quote.message_id if message.quote is not None else None
         if quoted_id is None:
-            return new_history
+            return new_history_name
         conversation = await self._index.find_conversation(message.address, message.external_key)
         if conversation is not None:  # the message was stored before
             return parse_address(conversation).history
         locations = await self._index.locate(message.address, [quoted_id])
         if not locations:
-            return new_history
+            return new_history_name
         continued_conversations = {one.address.conversation for one in earlier_events}
         for location in locations:
             if location.is_newest_message and location.conversation not in continued_conversations:
@@ -224,9 +224,9 @@ class HistoryRouter:
         if locations[0].turn_id is None:
             return parse_address(locations[0].conversation).history
         await self._index.create_branch(
-            replace(message.address, history=new_history).conversation, locations[0]
+            replace(message.address, history=new_history_name).conversation, locations[0]
         )
-        return new_history
+        return new_history_name
 
     async def _route_edit(
         self, edit: MessageEdit, message: IncomingMessage, scope: HistoryScope
@@ -237,7 +237,7 @@ class HistoryRouter:
             locations = await self._index.locate(message.address, [message.message_id])
             histories = _list_history_names(locations)
         if not histories:
-            history = self._histories.get((message.address.channel, message.message_id or ""))
+            history = self._history_names.get((message.address.channel, message.message_id or ""))
             if history is None:  # the original message was never stored
                 history = await self._find_history(replace(message, quote=None), scope, ())
             histories = [history]
@@ -260,7 +260,9 @@ class HistoryRouter:
         histories = _list_history_names(
             await self._index.locate(address, ids, includes_copies=True)
         )
-        histories += [self._histories[one] for one in message_keys if one in self._histories]
+        histories += [
+            self._history_names[one] for one in message_keys if one in self._history_names
+        ]
         first_history, *other_histories = dict.fromkeys(histories) or [""]
         return [
             _with_history(deletion, first_history),
@@ -270,7 +272,7 @@ class HistoryRouter:
             ),
         ]
 
-    async def _route_press(self, press: ButtonPress) -> ButtonPress:
+    async def _assign_press_to_history(self, press: ButtonPress) -> ButtonPress:
         address, button = press.address, parse_button(press)
         if button is not None:
             event_key = button.part_name.removeprefix(f"{address.source}:").rpartition("/")[0]
@@ -289,7 +291,7 @@ def _find_asker_id(event: Incoming) -> str | None:
     )
 
 
-def _with_history(event: _Event, history_name: str) -> _Event:
+def _with_history(event: _EventT, history_name: str) -> _EventT:
     return replace(event, address=replace(event.address, history=history_name))
 
 
@@ -386,7 +388,7 @@ async def _store_new_titles(settings: ChatSettings, events: Sequence[Incoming]) 
             await settings.set(channel, CHANNEL_TITLE_KEY, title, "")
 
 
-_COMMANDS_AFTER_OPT_OUT = (
+_COMMANDS_ALLOWED_AFTER_OPT_OUT = (
     *(f"settings me {one}" for one in (*Consent, "reset")),
     *("settings me", "forget me", "privacy show", "privacy", "export", "help"),
 )
@@ -434,7 +436,7 @@ def redact_message(
     if message.wake is None and quote is None:
         return None
     is_addressed = message.wake is not None and not message.is_forward
-    command = find_command(message.text, _COMMANDS_AFTER_OPT_OUT) if is_addressed else ""
+    command = find_command(message.text, _COMMANDS_ALLOWED_AFTER_OPT_OUT) if is_addressed else ""
     return replace(
         message,
         author=replace(author, name=""),
@@ -462,7 +464,7 @@ def _redact_quotes(message: IncomingMessage, opted_out_ids: Collection[str]) -> 
     return message
 
 
-def _remove_thread_title(event: ThreadEvent, opted_out_ids: Collection[str]) -> ThreadEvent:
+def _remove_thread_title(event: ThreadEventT, opted_out_ids: Collection[str]) -> ThreadEventT:
     if event.thread_title is None or event.thread_title.person not in opted_out_ids:
         return event
     if isinstance(event, IncomingMessage):
@@ -520,7 +522,7 @@ def to_storable_message(message: IncomingMessage) -> IncomingMessage:
         return message  # the usual case; comparing is cheaper than copying
     pairs = zip(message.attachments, attachments, strict=True)
     is_masked = safe_text != text or any(
-        to_storable_text(original.name) != stored.name for original, stored in pairs
+        to_storable_text(item.name) != masked_item.name for item, masked_item in pairs
     )
     return replace(
         message,

@@ -89,12 +89,12 @@ MAX_TOOL_TOKENS = 12_000
 MAX_RESULT_TOKENS = 1000
 """The maximum number of tokens that a result adds to a prompt, estimated with cl100k_base."""
 
-_MAX_TOTAL_SECONDS = 30.0  # for all calls in an answer
+_MAX_TOTAL_CALL_SECONDS = 30.0  # for all calls in an answer
 _MAX_RESULT_CHARS = 4000
 _MAX_RAW_RESULT_CHARS = 16_000
 _MAX_ARGUMENT_CHARS = 2000
-_MAX_CALLS = 8
-_MAX_ROUNDS = 4  # after these, the model must answer without tools
+_MAX_TOTAL_CALLS = 8
+_MAX_TOOL_ROUNDS = 4  # after these, the model must answer without tools
 _MAX_CALLS_PER_ROUND = 4
 
 
@@ -106,27 +106,27 @@ class Toolbox:
     ) -> None:
         self._tools = {one.spec.name: one for one in tools}
         self.specs = tuple(one.spec for one in self._tools.values())
-        self.records: list[ToolRecord] = []
+        self.call_records: list[ToolRecord] = []
         self._clock = clock
         self.has_ended = has_ended
         """A function that returns whether a call has ended the answer."""
         self._exchanges: list[ToolExchange] = []
-        self._used_seconds = 0.0
+        self._call_seconds = 0.0
 
     @property
-    def may_call(self) -> bool:
-        return len(self._exchanges) < _MAX_ROUNDS
+    def has_rounds_left(self) -> bool:
+        return len(self._exchanges) < _MAX_TOOL_ROUNDS
 
     def next_prompt(self, prompt: Prompt) -> Prompt:
         """Return the next prompt, with calls and results so far, and tools if rounds are left."""
-        specs = self.specs if self.may_call else ()
+        specs = self.specs if self.has_rounds_left else ()
         return replace(prompt, tools=specs, tool_exchanges=tuple(self._exchanges))
 
-    async def run_round(self, text: str, finish: Finish) -> None:
+    async def run_round(self, text: str, last_event: Finish) -> None:
         """Run the tool calls in a response, up to the limit. `text` is the rest of the response."""
-        allowed_calls = finish.tool_calls[:_MAX_CALLS_PER_ROUND]
+        allowed_calls = last_event.tool_calls[:_MAX_CALLS_PER_ROUND]
         tool_results = tuple([await self.run(call) for call in allowed_calls])
-        self._exchanges.append(ToolExchange(text, allowed_calls, tool_results, finish.attached))
+        self._exchanges.append(ToolExchange(text, allowed_calls, tool_results, last_event.attached))
 
     async def run(self, call: ToolCall) -> str:
         """Run a call and return its quoted result; if the call fails, the error is the result."""
@@ -140,7 +140,7 @@ class Toolbox:
             result, outcome = "error: this tool is not working right now", "failed"
         name = call.name if call.name in self._tools else UNKNOWN_TOOL_NAME
         seconds = self._clock.monotonic() - started_at
-        self._used_seconds += seconds
+        self._call_seconds += seconds
         ended_at, failure = self._clock.now(), None if outcome == "done" else outcome
         attributes = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
         span = f"execute_tool {name}"
@@ -148,20 +148,20 @@ class Toolbox:
         quotation = await _quote_within_limit(name, result)
         _log.info("tool_called", tool=name, outcome=outcome, seconds=round(seconds, 3))
         arguments = mask_pasted_tokens(to_storable_text(call.arguments))[:_MAX_ARGUMENT_CHARS]
-        self.records.append(ToolRecord(name, arguments, quotation, seconds))
+        self.call_records.append(ToolRecord(name, arguments, quotation, seconds))
         return quotation
 
     async def _call(self, call: ToolCall) -> str:
-        if len(self.records) >= _MAX_CALLS:
-            raise ToolFailed(f"an answer can make at most {_MAX_CALLS} calls; answer now")
+        if len(self.call_records) >= _MAX_TOTAL_CALLS:
+            raise ToolFailed(f"an answer can make at most {_MAX_TOTAL_CALLS} calls; answer now")
         tool = self._tools.get(call.name)
         if tool is None:
             remedy = f"there are {', '.join(self._tools)}" if self._tools else "answer without it"
             raise ToolFailed(f"there is no such tool; {remedy}")
-        if self._used_seconds >= _MAX_TOTAL_SECONDS:
+        if self._call_seconds >= _MAX_TOTAL_CALL_SECONDS:
             raise ToolFailed("the calls of this answer took too long; answer now")
         arguments = _read_arguments(call.arguments)
-        async with asyncio.timeout(min(tool.seconds, _MAX_TOTAL_SECONDS - self._used_seconds)):
+        async with asyncio.timeout(min(tool.seconds, _MAX_TOTAL_CALL_SECONDS - self._call_seconds)):
             return await tool.run(arguments)
 
 
@@ -207,8 +207,8 @@ _MAX_SIDES = 1000
 def dice_tool(random_number: Callable[[], float]) -> Tool:
     """Return a tool that rolls dice; `random_number` returns a number in [0, 1)."""
 
-    async def run(notation: str) -> str:
-        compact_notation = notation.replace(" ", "")
+    async def run(dice_notation: str) -> str:
+        compact_notation = dice_notation.replace(" ", "")
         match = _DICE_NOTATION.fullmatch(compact_notation)
         count, sides = (int(match[1] or 1), int(match[2])) if match else (0, 0)
         if not (match and 1 <= count <= _MAX_DICE and 1 <= sides <= _MAX_SIDES):
@@ -278,11 +278,11 @@ _CALL_MARGIN_SECONDS = 1.0  # so that a server's own time limit ends a call firs
 def server_tools(servers: Iterable[ToolServer]) -> Sequence[Tool]:
     """Return the tools of connected servers, in order, up to `MAX_SPEC_CHARS` characters."""
     tools: list[Tool] = []
-    total_chars = 0
+    total_spec_chars = 0
     for server in servers:
         for spec in server.specs:
-            total_chars += len(spec.description) + len(json.dumps(spec.parameters))
-            if total_chars > MAX_SPEC_CHARS:
+            total_spec_chars += len(spec.description) + len(json.dumps(spec.parameters))
+            if total_spec_chars > MAX_SPEC_CHARS:
                 _log.warning("tools_left_out", offered=len(tools), first_left_out=spec.name)
                 return tools
             seconds = server.call_timeout_seconds + _CALL_MARGIN_SECONDS

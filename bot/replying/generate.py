@@ -141,7 +141,7 @@ async def generate_answer(
         prefill_seconds = answer.first_word_seconds
         _log.warning("answer_interrupted", reason=str(error), prefill_seconds=prefill_seconds)
     result = answer.build(was_interrupted=was_interrupted, was_cancelled=stop_flag.is_requested)
-    return replace(result, tool_calls=tuple(tools.records)) if tools is not None else result
+    return replace(result, tool_calls=tuple(tools.call_records)) if tools is not None else result
 
 
 async def _stream_answer(
@@ -157,7 +157,7 @@ async def _stream_answer(
         return
     request = tools.next_prompt(prompt)
     await _stream_request(backend, request, answer, may_continue)
-    while tools.may_call and not answer.is_complete and (finish := answer.finish_event).tool_calls:
+    while tools.has_rounds_left and not answer.is_complete and (finish_event := answer.finish_event).tool_calls:
         if not await may_continue():
             _log.warning("tool_round_over_budget", calls=len(finish.tool_calls))
             return

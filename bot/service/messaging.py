@@ -183,7 +183,7 @@ class MessagingContainer(StorageContainer, ABC):
         name = f"{command.name} {command.text.partition(' ')[0]}" if command else ""
         try:
             if command is not None and command.name == "edit":
-                routed_message = await self.history_router.route_command(message)
+                routed_message = await self.history_router.assign_command_to_history(message)
                 text = await self.answer_buttons.find_text_to_edit(routed_message)
                 return _make_form(_EDIT_FORM_TEXTS, text, language)
             if await self.access.may_run_admin_command(message, name):  # which an admin may do
@@ -254,7 +254,7 @@ class MessagingContainer(StorageContainer, ABC):
     @cached_property
     def answer_buttons(self) -> AnswerButtons:
         refusal = self.command_limits.find_press_refusal if self.command_limits else None
-        route_press = self.history_router.route_press
+        route_press = self.history_router.assign_press_to_history
         return AnswerButtons(
             self.conversations, self.inbox, self.admins, route_press, self.access, refusal
         )

@@ -52,7 +52,7 @@ async def test_tokens_in_arguments_and_results_are_masked() -> None:
     key = "sk-proj-FAKE0000000000000000000000000000"
     toolbox = Toolbox([Tool(ToolSpec("echo", "Echo", {}), echo)], FakeClock())
     assert "the key is ***0000" in await toolbox.run(call("echo", {"key": key}))
-    [record] = toolbox.records
+    [record] = toolbox.call_records
     assert key not in record.arguments + record.result
 
 
@@ -139,7 +139,7 @@ async def test_story_tool_finds_stories_by_subject() -> None:
 async def test_invalid_call_error_is_returned_to_the_model(asked: ToolCall, said: str) -> None:
     toolbox = Toolbox([dice_tool(lambda: 0.5)], FakeClock())
     assert (await toolbox.run(asked)).splitlines()[1] == f"> error: {said}"
-    [record] = toolbox.records
+    [record] = toolbox.call_records
     assert record.name in {"dice", "unknown"}
     assert len(record.arguments) <= 2000
 

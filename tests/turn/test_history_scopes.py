@@ -217,7 +217,7 @@ async def test_preset_sets_the_history_scope_unless_an_admin_did(database: Datab
 async def test_command_form_uses_the_history_of_its_message(database: Database) -> None:
     setup = await scoped(database, "user", ["one"], ["two"])
     await say(setup, asked("a", 702), asked("b", 703, BOB))
-    command = await setup.router.route_command(asked("/retry", 704, to="703"))
+    command = await setup.router.assign_command_to_history(asked("/retry", 704, to="703"))
     assert command.address.conversation == OF_BOB
     found, _ = await setup.buttons.find_quoted_exchange(command)
     assert found.turn.text == "b"
