@@ -66,7 +66,9 @@ async def backend(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[
 @pytest_asyncio.fixture
 async def surface(pytestconfig: pytest.Config, tmp_path: Path) -> AsyncIterator[Surface]:
     spec, settings = _find_plugin(pytestconfig, "platforms")
-    platform = create_platform(spec, settings.platform(spec), PlatformContext(data_dir=tmp_path))
+    platform = create_platform(
+        spec, settings.platform_settings(spec), PlatformContext(data_dir=tmp_path)
+    )
     yield platform.surface
     await platform.close()
 

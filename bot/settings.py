@@ -139,7 +139,7 @@ class BudgetSettings(BaseModel, extra="forbid"):
     )
 
     @property
-    def has_any(self) -> bool:
+    def has_any_budget(self) -> bool:
         """Whether any budget is set."""
         return any(value is not None for name, value in self if name.endswith(("_day", "_month")))
 
@@ -317,7 +317,7 @@ class AccessSettings(BaseModel, extra="forbid"):
 
     @field_validator("allow", "block")
     @classmethod
-    def _check_targets(cls, value: str) -> str:
+    def _check_rule_targets(cls, value: str) -> str:
         for one in _split_list(value):
             if not _RULE_TARGET.fullmatch(one):
                 raise ValueError(f"{one!r} is not of the form telegram:<id> or `role discord:<id>`")
@@ -528,7 +528,7 @@ class Settings(BaseSettings):
         toml_source = TomlConfigSettingsSource(settings_cls)
         return init_settings, env_settings, dotenv_settings, toml_source
 
-    def platform(self, spec: PlatformSpec) -> PlatformSettings | None:
+    def platform_settings(self, spec: PlatformSpec) -> PlatformSettings | None:
         """Return a platform's settings, or None if the platform has no settings."""
         platform_settings: PlatformSettings | None = getattr(self, spec.kind, None)
         return platform_settings
@@ -536,7 +536,7 @@ class Settings(BaseSettings):
     @property
     def configured_platforms(self) -> Sequence[PlatformSpec]:
         """The platforms with enough settings to start."""
-        groups = [(spec, self.platform(spec)) for spec in platform_specs()]
+        groups = [(spec, self.platform_settings(spec)) for spec in platform_specs()]
         return [spec for spec, group in groups if group is not None and group.is_configured]
 
     @model_validator(mode="after")

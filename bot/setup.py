@@ -88,7 +88,7 @@ _TRIAL_QUESTION = "Say hello in one short sentence."
 _MAX_ANSWER_TOKENS = 64
 _SEARCH_TIMEOUT_SECONDS = 2.0
 _ANSWER_TIMEOUT_SECONDS = 60.0
-_EMBEDDER_PATTERN = re.compile(r"embed|\b(bge|e5|gte)\b|minilm|paraphrase", re.IGNORECASE)
+_EMBEDDER_NAMES = re.compile(r"embed|\b(bge|e5|gte)\b|minilm|paraphrase", re.IGNORECASE)
 
 
 @value_class
@@ -103,7 +103,7 @@ class ModelChoice:
     model_path: Path | None = None
 
     @property
-    def is_service(self) -> bool:
+    def uses_service(self) -> bool:
         """Whether a service runs the model; otherwise, it is a local file."""
         return self.provider is not None or self.base_url is not None
 
@@ -111,7 +111,7 @@ class ModelChoice:
     def variables(self) -> Mapping[str, str | None]:
         """The settings to write; a value of None removes the setting of an earlier choice."""
         kind, default_kind = default_spec(self.provider or "").kind, default_spec("").kind
-        value_by_suffix = {
+        values_by_suffix = {
             "KIND": kind if kind != default_kind else None,
             "BASE_URL": self.base_url or SERVICE_ADDRESSES.get(self.provider or ""),
             "API_KEY": self.api_key,
@@ -119,7 +119,7 @@ class ModelChoice:
             "MODEL_PATH": str(self.model_path) if self.model_path else None,
         }
         return {
-            f"{_LOCAL_PROVIDER_PREFIX}{suffix}": value for suffix, value in value_by_suffix.items()
+            f"{_LOCAL_PROVIDER_PREFIX}{suffix}": value for suffix, value in values_by_suffix.items()
         }
 
 
@@ -159,7 +159,7 @@ async def find_local_services() -> Mapping[str, Sequence[str]]:
 async def list_models(choice: ModelChoice) -> Sequence[str]:
     """Return the chat models that a service lists, if any; raise `TroupeError` if it fails."""
     async with _open_backend(choice) as backend:
-        return [one for one in await backend.list_models() if not _EMBEDDER_PATTERN.search(one)]
+        return [one for one in await backend.list_models() if not _EMBEDDER_NAMES.search(one)]
 
 
 async def try_model(choice: ModelChoice) -> str:
@@ -217,8 +217,8 @@ async def _open_backend(choice: ModelChoice) -> AsyncIterator[Backend]:
             await backend.close()
 
 
-CODE_TIMEOUT_SECONDS = 300.0
-_CODE_LENGTH = 6
+ADMIN_CODE_TIMEOUT_SECONDS = 300.0
+_ADMIN_CODE_LENGTH = 6
 
 
 def platforms_with_tokens() -> Sequence[PlatformSpec]:
@@ -231,7 +231,7 @@ async def open_account_setup(
     spec: PlatformSpec, settings: Settings, token: str
 ) -> AsyncIterator[AccountSetup]:
     """Open the bot account of a token; raise `SettingsError` if the platform uses no tokens."""
-    platform_settings, account = settings.platform(spec), None
+    platform_settings, account = settings.platform_settings(spec), None
     if platform_settings is not None:
         platform_settings = platform_settings.model_copy(update={"token": SecretStr(token)})
         account = create_account_setup(spec, platform_settings)
@@ -255,9 +255,9 @@ async def inspect_account(spec: PlatformSpec, settings: Settings, token: str) ->
         return await account.inspect()
 
 
-def generate_code() -> str:
+def generate_admin_code() -> str:
     """Return a new random six-digit code."""
-    return "".join(secrets.choice("0123456789") for _ in range(_CODE_LENGTH))
+    return "".join(secrets.choice("0123456789") for _ in range(_ADMIN_CODE_LENGTH))
 
 
 def bot_variables(
@@ -285,11 +285,11 @@ class BotStep:
     admin: str | None = None
     """The person who sent the code, such as "telegram:5"."""
     problem: str = ""
-    code_task: asyncio.Task[None] | None = None
+    code_wait_task: asyncio.Task[None] | None = None
 
     @property
     def is_waiting(self) -> bool:
-        return self.code_task is not None and not self.code_task.done()
+        return self.code_wait_task is not None and not self.code_wait_task.done()
 
 
 class SetupSteps:
@@ -319,7 +319,7 @@ class SetupSteps:
                 "is_configured": spec in settings.configured_platforms,
             }
             for spec in platforms_with_tokens()
-            if settings.platform(spec) is not None
+            if settings.platform_settings(spec) is not None
         ]
 
     @property
@@ -359,19 +359,19 @@ class SetupSteps:
         step = self.bots.get(kind)
         if step is None:
             raise UserError(translatable("Check a token first."))
-        if step.code_task is not None:
-            await cancel_and_wait([step.code_task])
-        step.code, step.admin, step.problem = generate_code(), None, ""
+        if step.code_wait_task is not None:
+            await cancel_and_wait([step.code_wait_task])
+        step.code, step.admin, step.problem = generate_admin_code(), None, ""
         async with open_account_setup(step.spec, self._settings, step.token) as account:
             step.code_instructions = account.code_instructions(
                 step.account or await account.inspect(), step.code
             )
-        step.code_task = asyncio.create_task(self._wait_for_code(step))
+        step.code_wait_task = asyncio.create_task(self._wait_for_admin(step))
 
-    async def _wait_for_code(self, step: BotStep) -> None:
+    async def _wait_for_admin(self, step: BotStep) -> None:
         try:
             async with (
-                asyncio.timeout(CODE_TIMEOUT_SECONDS),
+                asyncio.timeout(ADMIN_CODE_TIMEOUT_SECONDS),
                 open_account_setup(step.spec, self._settings, step.token) as account,
             ):
                 step.admin = f"{step.spec.kind}:{await account.wait_for_code(step.code)}"
@@ -383,8 +383,8 @@ class SetupSteps:
     async def drop_bot(self, kind: str) -> None:
         """Remove a bot from the choices so far."""
         step = self.bots.pop(kind, None)
-        if step is not None and step.code_task is not None:
-            await cancel_and_wait([step.code_task])
+        if step is not None and step.code_wait_task is not None:
+            await cancel_and_wait([step.code_wait_task])
 
     def variables(self) -> Mapping[str, str | None]:
         """Return the variables to write; None removes a variable."""

@@ -265,7 +265,7 @@ async def _test_signals(settings: Settings) -> str:
 
 
 async def _test_platform(spec: PlatformSpec, settings: Settings) -> str:
-    bot_settings = settings.platform(spec)
+    bot_settings = settings.platform_settings(spec)
     account_setup = None if bot_settings is None else create_account_setup(spec, bot_settings)
     if account_setup is not None:  # needs no platform library, which takes seconds to import
         async with _closing(account_setup):

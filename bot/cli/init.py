@@ -30,7 +30,7 @@ from bot.platforms.spec import PlatformSpec
 from bot.runtime.operating_system import IS_WINDOWS
 from bot.settings import Settings, find_environment_overrides, read_settings
 from bot.setup import (
-    CODE_TIMEOUT_SECONDS,
+    ADMIN_CODE_TIMEOUT_SECONDS,
     INCLUDED_MODEL,
     SERVICE_TITLES,
     SUGGESTED_MODELS,
@@ -40,7 +40,7 @@ from bot.setup import (
     find_local_services,
     find_service,
     find_token_source,
-    generate_code,
+    generate_admin_code,
     inspect_account,
     list_models,
     open_account_setup,
@@ -323,11 +323,11 @@ def _check_model(choice: ModelChoice, settings: Settings, *, may_ask: bool = Tru
     """Check that a model's file is valid or that its service answers; return the choice."""
     if choice.model_path is not None:
         _print_memory_needs(choice.model_path, settings)
-    elif choice.is_service and choice.model is None:
+    elif choice.uses_service and choice.model is None:
         models = asyncio.run(list_models(choice))
         model_list = f"; it lists {', '.join(models[:_MAX_LISTED_MODELS])}" if models else ""
         raise UserError(f"choose the service's model with --model{model_list}")
-    elif may_ask and choice.is_service:
+    elif may_ask and choice.uses_service:
         print_line("  asking the model ...")
         answer = asyncio.run(try_model(choice))
         print_line(f"  it answers: {answer}" if answer else "  it answers")
@@ -408,7 +408,7 @@ def _choose_first_admin(
 
 async def _find_admin(bot: BotStep, settings: Settings) -> str:
     async with open_account_setup(bot.spec, settings, bot.token) as account:
-        code = generate_code()
+        code = generate_admin_code()
         instructions = account.code_instructions(bot.account or await account.inspect(), code)
         print_line(f"  {instructions.text}")
         if instructions.link:
@@ -435,7 +435,7 @@ async def _wait_unless_skipped(wait_for_code: Coroutine[Any, Any, str]) -> str:
     if _can_skip():
         loop.add_reader(sys.stdin.fileno(), skip)
     try:
-        async with asyncio.timeout(CODE_TIMEOUT_SECONDS):
+        async with asyncio.timeout(ADMIN_CODE_TIMEOUT_SECONDS):
             return await code_task
     except asyncio.CancelledError:
         if not typed_lines:
@@ -443,7 +443,7 @@ async def _wait_unless_skipped(wait_for_code: Coroutine[Any, Any, str]) -> str:
         raise UserError("skipped; you can list admins in TROUPE_ADMINS") from None
     except TimeoutError:
         raise UserError(
-            f"nobody sent the code within {CODE_TIMEOUT_SECONDS / 60:.0f} minutes"
+            f"nobody sent the code within {ADMIN_CODE_TIMEOUT_SECONDS / 60:.0f} minutes"
         ) from None
     finally:
         if _can_skip():

@@ -57,7 +57,7 @@ def describe_refusals(refusals: Mapping[str, str]) -> Sequence[str]:
 
 def find_preset_refusals(preset: Preset, settings: Settings) -> Sequence[str]:
     """Return a preset's problems: missing providers or prices, unsupported parameters or tools."""
-    is_limited = settings.budgets.has_any or preset.budget is not None
+    is_limited = settings.budgets.has_any_budget or preset.budget is not None
     missing_providers: dict[str, str] = {}
     price_problems = []
     for name, model in dict.fromkeys(list_used_models(preset)):

@@ -74,7 +74,7 @@ class Container(AnsweringContainer):
             bot_id, settings = self.resources.bot_ids.get(spec.kind, ""), self.settings
             bot_context = replace(context, bot_id=bot_id)
             try:
-                platform = create_platform(spec, settings.platform(spec), bot_context)
+                platform = create_platform(spec, settings.platform_settings(spec), bot_context)
             except PluginFailed as error:
                 self.report(str(error))
                 continue

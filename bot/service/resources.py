@@ -296,7 +296,7 @@ def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
 async def _resolve_bot_ids(
     settings: Settings, specs: Sequence[PlatformSpec], database: Database
 ) -> Mapping[str, str]:
-    platform_settings = {spec.kind: settings.platform(spec) for spec in specs}
+    platform_settings = {spec.kind: settings.platform_settings(spec) for spec in specs}
     return {
         kind: await resolve_bot_id(database, kind, platform.bot_account)
         for kind, platform in platform_settings.items()

@@ -79,7 +79,7 @@ def test_registered_settings_are_read(toy: PlatformSpec, monkeypatch: pytest.Mon
     monkeypatch.setenv("TROUPE_TOY__GREETING", "good evening")
     settings = read_settings(admins="toy:7")
     assert settings.configured_platforms == [toy]
-    assert settings.platform(toy) == ToySettings(
+    assert settings.platform_settings(toy) == ToySettings(
         token=SecretStr("toy-secret"), greeting="good evening"
     )
     assert "toy-secret" in collect_secrets(settings)

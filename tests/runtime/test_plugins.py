@@ -407,7 +407,7 @@ async def test_message_that_timed_out_in_a_blocked_platform_plugin_is_never_sent
     monkeypatch.setattr(platforms, "_TIMEOUT_SECONDS", 0.1)
     settings = read_settings(plugins="filedrop,stuck_platform", stuck={"folder": tmp_path})
     [spec] = settings.configured_platforms
-    platform = platforms.create_platform(spec, settings.platform(spec), PlatformContext())
+    platform = platforms.create_platform(spec, settings.platform_settings(spec), PlatformContext())
     receiving = asyncio.create_task(platform.run(FakeIntake()))
     await wait_until(lambda: stuck("platform").entered.is_set())
 
@@ -430,8 +430,8 @@ async def test_last_known_value_is_used_while_a_plugin_is_blocked(
     settings = read_settings(plugins="filedrop,stuck_platform", stuck={"folder": tmp_path})
     [spec] = settings.configured_platforms
     context = PlatformContext()
-    unread = platforms.create_platform(spec, settings.platform(spec), context).surface
-    surface = platforms.create_platform(spec, settings.platform(spec), context).surface
+    unread = platforms.create_platform(spec, settings.platform_settings(spec), context).surface
+    surface = platforms.create_platform(spec, settings.platform_settings(spec), context).surface
     limits = surface.limits(Address("stuck", "1"))
 
     with capture_logs() as logs:
