@@ -59,7 +59,7 @@ class LateDuplicateRemover:
 
     def __post_init__(self) -> None:
         self._resent_rows = BoundedDict[int, _ResentRow](_MAX_RESENT_ROWS)  # by row id
-        self._search_pending = asyncio.Event()
+        self._has_pending_search = asyncio.Event()
 
     def record_search(self, row: OutboxRow, message_id: str | None) -> None:
         """Record a search for a row's message; if it was not found, schedule a later search."""
@@ -74,14 +74,14 @@ class LateDuplicateRemover:
             due_at=due_at,
             give_up_at=due_at + _SECONDS_UNTIL_GIVE_UP,
         )
-        self._search_pending.set()
+        self._has_pending_search.set()
 
     async def run(self, wake_lanes: Callable[[Sequence[str]], None]) -> None:
         """Run due searches until cancelled. Each pauses its chat; `wake_lanes` resumes it."""
         while True:
             if not self._resent_rows:
-                self._search_pending.clear()
-                await self._search_pending.wait()
+                self._has_pending_search.clear()
+                await self._has_pending_search.wait()
                 continue
             now = self.clock.monotonic()
             due_rows = [one for one in self._resent_rows.values() if one.due_at <= now]
@@ -119,14 +119,14 @@ class LateDuplicateRemover:
         # Without holding the lane, a message that is just being sent would look like a duplicate.
         lane = resent_row.row.address.lane
         deadline = self.clock.monotonic() + _SEARCH_TIMEOUT_SECONDS
-        lease = await self.outbox.hold_lane(lane)
-        if lease is None:
+        lease_end = await self.outbox.hold_lane(lane)
+        if lease_end is None:
             return False
         try:
             with send_only_if(lambda: self.clock.monotonic() <= deadline):
                 return await self._delete_copies(resent_row)
         finally:
-            await self.outbox.release_lane(lane, lease)
+            await self.outbox.release_lane(lane, lease_end)
             wake_lanes([lane])
 
     async def _delete_copies(self, resent_row: _ResentRow) -> bool:

@@ -48,7 +48,7 @@ class DeliverySettings(BaseModel, extra="forbid"):
     )
 
 
-_MAX_CONCURRENT_CHECKS = 32
+_MAX_CONCURRENT_LIMIT_CHECKS = 32
 """The maximum number of concurrent limit checks, and of rows that a worker pool claims."""
 _MIN_HOLD_SECONDS = 0.05
 _MAX_HOLD_SECONDS = 1.0
@@ -58,7 +58,7 @@ _MAX_IDLE_SECONDS = 60.0
 """A lane without requests for this long leaves the queue: another process has served it."""
 _MAX_QUEUE_LENGTH = 10_000
 Response = TypeVar("Response")
-_Windows: TypeAlias = tuple[CallWindow, ...]
+_CallWindows: TypeAlias = tuple[CallWindow, ...]
 _MAX_CACHED_LIMITS = 64  # cached results for different `Limits`, of which a platform has a few
 _MAX_SLEEP_SECONDS = 2.0
 """The longest wait; beyond it, `RateLimited` makes the sender reschedule the row."""
@@ -70,7 +70,7 @@ class CallQueue:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._running_check_counts = Counter[str]()  # by source, like the next four
+        self._limit_check_counts = Counter[str]()  # by source, like the next four
         self._waiting_events: defaultdict[str, dict[str, asyncio.Event]] = defaultdict(dict)
         """By source and lane: the event to set when a waiting call is first in the queue."""
         self._blocked_until: dict[str, float] = {}
@@ -80,13 +80,13 @@ class CallQueue:
         """When each lane started to wait, and when it last checked the limit."""
 
     @contextmanager
-    def count_running_check(self, source: str) -> Iterator[None]:
+    def count_limit_check(self, source: str) -> Iterator[None]:
         """Count a check of the rate limit as running during the block."""
-        self._running_check_counts[source] += 1
+        self._limit_check_counts[source] += 1
         try:
             yield
         finally:
-            self._running_check_counts[source] -= 1
+            self._limit_check_counts[source] -= 1
 
     def has_waiting_calls(self, source: str) -> bool:
         """Return whether any call of a bot is waiting in this process."""
@@ -122,7 +122,7 @@ class CallQueue:
         now = self._clock.monotonic()
         blocked_until = self._blocked_until.get(source, now)
         is_limited = self.has_waiting_calls(source) or blocked_until > now
-        if not is_limited and self._running_check_counts[source] < _MAX_CONCURRENT_CHECKS:
+        if not is_limited and self._limit_check_counts[source] < _MAX_CONCURRENT_LIMIT_CHECKS:
             self._next_admission_at.pop(source, None)
             self._admissions_left.pop(source, None)
             return 0.0
@@ -130,12 +130,12 @@ class CallQueue:
         wait_starts = [self._get_wait_start(one) for one in self._waiting_events[source]]
         if (
             wait_start < max(wait_starts, default=0.0)
-            and sum(one < wait_start for one in wait_starts) < _MAX_CONCURRENT_CHECKS
+            and sum(one < wait_start for one in wait_starts) < _MAX_CONCURRENT_LIMIT_CHECKS
         ):
             return 0.0
         if now >= self._next_admission_at.setdefault(source, now + _SECONDS_BETWEEN_ADMISSIONS):
             self._next_admission_at[source] = now + _SECONDS_BETWEEN_ADMISSIONS
-            self._admissions_left[source] = _MAX_CONCURRENT_CHECKS
+            self._admissions_left[source] = _MAX_CONCURRENT_LIMIT_CHECKS
         if self._admissions_left[source] > 0:
             self._admissions_left[source] -= 1
             return 0.0
@@ -177,8 +177,8 @@ class RateLimitedSurface(Surface):
     call_queue: CallQueue | None = None
 
     def __post_init__(self) -> None:
-        self._bucket_surface = self.surface if isinstance(self.surface, BucketSurface) else None
-        self._get_windows = lru_cache(_MAX_CACHED_LIMITS)(self._select_windows)
+        self._bucket_selector = self.surface if isinstance(self.surface, BucketSurface) else None
+        self._get_call_windows = lru_cache(_MAX_CACHED_LIMITS)(self._pick_call_windows)
         self._queue = self.call_queue or CallQueue(self.clock)
 
     @override
@@ -192,9 +192,9 @@ class RateLimitedSurface(Surface):
             with suppress(ResponseRefused):
                 return await self._send_response(address, partial(self.surface.send, message))
             message = replace(message, interaction=None)
-        bucket_surface, bucket = self._bucket_surface, address.lane
-        if bucket_surface is not None:
-            bucket = await bucket_surface.select_send_bucket(message)
+        bucket_selector, bucket = self._bucket_selector, address.lane
+        if bucket_selector is not None:
+            bucket = await bucket_selector.select_send_bucket(message)
         return await self._make_call(address, f"{bucket} send", partial(self.surface.send, message))
 
     @override
@@ -207,9 +207,9 @@ class RateLimitedSurface(Surface):
                 await self._send_response(address, partial(send_edit, interaction=interaction))
                 return
             interaction = None
-        bucket_surface, bucket = self._bucket_surface, address.lane
-        if bucket_surface is not None:
-            bucket = await bucket_surface.select_edit_bucket(
+        bucket_selector, bucket = self._bucket_selector, address.lane
+        if bucket_selector is not None:
+            bucket = await bucket_selector.select_edit_bucket(
                 address, message_id, content, interaction=interaction
             )
         await self._make_call(
@@ -234,7 +234,7 @@ class RateLimitedSurface(Surface):
     @override
     async def typing(self, address: Address) -> None:
         show_typing = partial(self.surface.typing, address)
-        await self._make_call(address, f"{address.lane} typing", show_typing, is_message=False)
+        await self._make_call(address, f"{address.lane} typing", show_typing, is_required=False)
 
     @override
     async def find(self, message: OutgoingMessage, search: MessageSearch) -> str | None:
@@ -257,16 +257,18 @@ class RateLimitedSurface(Surface):
         route: str,
         request: Callable[[], Awaitable[Response]],
         *,
-        is_message: bool = True,
+        is_required: bool = True,
     ) -> Response:
         lane, source, limits = address.lane, address.source, self.surface.limits(address)
-        route_windows, chat_windows, bot_windows = self._get_windows(limits, is_message=is_message)
+        route_windows, chat_windows, bot_windows = self._get_call_windows(
+            limits, is_required=is_required
+        )
         scopes = [
             RateLimitScope(route, route_windows),
             RateLimitScope(lane, chat_windows),
             RateLimitScope(source, bot_windows, is_cross_process=True),
         ]
-        if is_message and not self.is_best_effort:
+        if is_required and not self.is_best_effort:
             await self._wait_for_limit(source, lane, scopes)
         elif (wait_seconds := await self.rate_limits.take_call(scopes)) > 0:
             raise RateLimited(wait_seconds)
@@ -287,10 +289,10 @@ class RateLimitedSurface(Surface):
                 await self.rate_limits.block_calls(source, 0.0)
             raise
 
-    def _select_windows(self, limits: Limits, *, is_message: bool) -> tuple[_Windows, ...]:
+    def _pick_call_windows(self, limits: Limits, *, is_required: bool) -> tuple[_CallWindows, ...]:
         """Return the limits for one kind of call in a chat, for the whole chat, and for the bot."""
         learns_limits, is_best_effort = self.settings.pacing == "learned", self.is_best_effort
-        if not is_message:
+        if not is_required:
             windows = limits.bot_call_windows if limits.typing_counts_as_call else ()
             windows = _adjust_windows(windows, learns_limits=learns_limits, reserves_calls=True)
             return (), (), windows
@@ -325,7 +327,7 @@ class RateLimitedSurface(Surface):
                     continue
                 if (chat_wait_seconds := await self._take_call(source, scopes)) <= 0:
                     return 0.0
-                with self._queue.count_running_check(source):
+                with self._queue.count_limit_check(source):
                     bot_wait_seconds = await self.rate_limits.seconds_until_call(shared_scopes)
                 if bot_wait_seconds <= 0:
                     return chat_wait_seconds
@@ -333,7 +335,7 @@ class RateLimitedSurface(Surface):
                 await self._sleep(bot_wait_seconds, deadline)
 
     async def _take_call(self, source: str, scopes: list[RateLimitScope]) -> float:
-        with self._queue.count_running_check(source):
+        with self._queue.count_limit_check(source):
             return await self.rate_limits.take_call(scopes)
 
     async def _wait_for_front(self, front_reached: asyncio.Event, deadline: float) -> None:
@@ -353,7 +355,9 @@ class RateLimitedSurface(Surface):
         await self.clock.sleep(seconds)
 
 
-def _adjust_windows(windows: _Windows, *, learns_limits: bool, reserves_calls: bool) -> _Windows:
+def _adjust_windows(
+    windows: _CallWindows, *, learns_limits: bool, reserves_calls: bool
+) -> _CallWindows:
     return tuple(
         replace(
             one,

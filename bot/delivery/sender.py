@@ -199,8 +199,8 @@ class Sender:
             _log.warning("send_deadline_passed", row=row.id, lane=row.address.lane)
             return None
         start, request_sent_at = self.clock.now(), self.clock.monotonic()
-        was_unknown = row.state is OutboxState.UNKNOWN
-        write_deadline = row.send_deadline + (_EXTRA_SEARCH_SECONDS if was_unknown else 0.0)
+        was_outcome_unknown = row.state is OutboxState.UNKNOWN
+        write_deadline = row.send_deadline + (_EXTRA_SEARCH_SECONDS if was_outcome_unknown else 0.0)
         outcome = "sent"
         next_row: OutboxRow | None = None
         backoff: float | None = None  # seconds until the row is tried again; None: the row is done
@@ -226,7 +226,7 @@ class Sender:
             else:
                 outcome = "unknown"
                 elapsed_seconds = self.clock.monotonic() - request_sent_at
-                search_delay = self._seconds_until_search(row, request_ended=error.has_ended)
+                search_delay = self._message_search_delay(row, request_ended=error.has_ended)
                 backoff = max(0.0, search_delay - elapsed_seconds)
         except Refused as error:
             outcome = "refused"
@@ -240,14 +240,14 @@ class Sender:
             next_row = await self._drop_refused_row(row, error)
             self._notify_waiters(row, None)
         if backoff is not None:  # an unknown outcome stays unknown until a search is complete
-            is_unknown = was_unknown or outcome == "unknown"
+            is_unknown = was_outcome_unknown or outcome == "unknown"
             await (self.outbox.mark_unknown if is_unknown else self.outbox.reschedule)(row, backoff)
         OUTBOX_SENDS.labels(row.address.platform, outcome).inc()
         platform, end = row.address.platform, self.clock.now()
         attributes = {"troupe.platform": platform, "troupe.outcome": outcome}
         failure = None if outcome == "sent" else outcome
         record_span("deliver", row.turn_name, start, end, attributes=attributes, error=failure)
-        return next_row if backoff is None else await self._claim_next(row.address.lane, backoff)
+        return next_row if backoff is None else await self._claim_row(row.address.lane, backoff)
 
     async def _attempt_delivery(self, row: OutboxRow) -> OutboxRow | None:
         delivery, reason = row.private_delivery, ""
@@ -323,7 +323,7 @@ class Sender:
     def _limits(self, row: OutboxRow) -> Limits:
         return self.surfaces[row.address.source].limits(row.address)
 
-    async def _claim_next(self, lane: str, wait_seconds: float) -> OutboxRow | None:
+    async def _claim_row(self, lane: str, wait_seconds: float) -> OutboxRow | None:
         if wait_seconds > _MAX_LANE_WAIT_SECONDS:
             return None  # polling finds the row when it is due
         if wait_seconds > 0:
@@ -336,9 +336,9 @@ class Sender:
     async def _resolve_unknown_outcome(self, row: OutboxRow) -> OutboxRow | None:
         found_id = None
         # Edits, deletions, reactions, placeholders and interaction responses are safe to repeat.
-        is_repeatable = row.interaction is not None or _is_still_in_group(row)
+        can_repeat_request = row.interaction is not None or _is_still_in_group(row)
         if row.operation is OutboxOperation.SEND and not (
-            is_repeatable or await self._needs_placeholder(row)
+            can_repeat_request or await self._needs_placeholder(row)
         ):
             found_id = await self._search_message(row)
             if not self._is_deduplicated(row):
@@ -349,7 +349,7 @@ class Sender:
             await self._delete_replaced_message(row)
             return await self._mark_sent(row, found_id)
         await self.outbox.reschedule(row, 0)
-        return await self._claim_next(row.address.lane, 0)
+        return await self._claim_row(row.address.lane, 0)
 
     async def _search_message(self, row: OutboxRow, known_copy_id: str | None = None) -> str | None:
         surface = self.surfaces[row.address.source]
@@ -462,7 +462,7 @@ class Sender:
         self.sent_row_tracker.record_sent(row.id, external_id)
         self.announce_done_row(row.id, external_id)
 
-    def _seconds_until_search(self, row: OutboxRow, *, request_ended: bool) -> float:
+    def _message_search_delay(self, row: OutboxRow, *, request_ended: bool) -> float:
         delay_seconds = self.settle_seconds
         backoff_factor = 2.0 ** max(0, row.attempt_count // 2 - 3)
         if request_ended or row.operation is not OutboxOperation.SEND or self._is_deduplicated(row):

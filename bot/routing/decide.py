@@ -144,17 +144,19 @@ class Access:
     """The scope that contains the rule."""
 
 
-def decide_access(targets: Collection[str], scope_rules: Mapping[str, Mapping[str, str]]) -> Access:
+def decide_access(
+    rule_targets: Collection[str], scope_rules: Mapping[str, Mapping[str, str]]
+) -> Access:
     """Decide access by the narrowest scope with a rule for these targets or only for others.
 
     Args:
-        targets: The author, roles and channels of a message, in the form "person telegram:77".
+        rule_targets: The author, roles and channels of a message, in the form "person telegram:77".
         scope_rules: For each scope, narrowest first, "allow" or "block" by target. Within a scope,
             blocks take precedence; if it allows any target, all others are blocked.
     """
     for scope, rules in scope_rules.items():
         for value in ("block", "allow"):
-            if matches := sorted(target for target in targets if rules.get(target) == value):
+            if matches := sorted(target for target in rule_targets if rules.get(target) == value):
                 return Access(value == "allow", f"{value} {matches[0]}", scope)
         if "allow" in rules.values():
             return Access(False, "only", scope)
@@ -212,12 +214,12 @@ class AccessRules:
         person_id = event.author.id
         if person_id in self.operators:
             return Access()
-        targets = {f"person {person_id}", *(f"channel {one}" for one in event.scopes)}
+        rule_targets = {f"person {person_id}", *(f"channel {one}" for one in event.scopes)}
         roles = await self._find_author_roles(event, scope_rules)
-        decisions = [decide_access(targets | (roles or set()), scope_rules)]
+        decisions = [decide_access(rule_targets | (roles or set()), scope_rules)]
         if roles is None:  # apply the strictest decision that any role could lead to
             keys = {key for each in scope_rules.values() for key in each if key.startswith("role ")}
-            decisions += [decide_access({*targets, key}, scope_rules) for key in sorted(keys)]
+            decisions += [decide_access({*rule_targets, key}, scope_rules) for key in sorted(keys)]
         # Pairing replaces other refusals in a private chat, but no block.
         access = min(decisions, key=lambda one: (one.is_allowed, not one.rule.startswith("block ")))
         if event.is_private and not access.rule.startswith(("allow ", "block ")):
@@ -233,9 +235,9 @@ class AccessRules:
         permissions = [f"command {command_name}", f"command {command_name.partition(' ')[0]}"]
         scope_rules = await self.load(() if message.is_private else message.scopes)
         roles = await self._find_author_roles(message, scope_rules) or ()
-        targets = {f"person {message.author.id}", *roles}
+        rule_targets = {f"person {message.author.id}", *roles}
         return any(
-            targets & _find_holders(rules, permission)
+            rule_targets & _find_holders(rules, permission)
             for rules in scope_rules.values()
             for permission in permissions
         )
@@ -354,8 +356,8 @@ class _LoggedDecision:
         return translatable("{name}: “{text}” – {outcome}", name=self.name, **values)
 
 
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(_LoggedDecision).decode
+_encode_decision = msgspec.json.Encoder().encode
+_decode_decision = msgspec.json.Decoder(_LoggedDecision).decode
 
 
 @dataclass(eq=False)
@@ -420,7 +422,7 @@ class DecisionLog:
         descriptions = []
         for note in await self.notes.list_notes(_build_log_key(channel), _MAX_LOGGED_MESSAGES):
             with contextlib.suppress(msgspec.DecodeError):  # written by another version of Troupe
-                descriptions.append(_decode(note).describe())
+                descriptions.append(_decode_decision(note).describe())
         return tuple(descriptions)
 
     async def forget(self, channel: str, person_id: str | None = None) -> None:
@@ -435,7 +437,7 @@ class DecisionLog:
 
     def _add_note(self, channel: str, entry: _LoggedDecision, person_id: str | None = None) -> None:
         if len(self._new_notes) < _MAX_PENDING_NOTES:
-            note = MessageNote(_build_log_key(channel), _encode(entry).decode(), person_id)
+            note = MessageNote(_build_log_key(channel), _encode_decision(entry).decode(), person_id)
             self._new_notes.append(note)
             self._has_pending_notes.set()
 

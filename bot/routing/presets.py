@@ -136,7 +136,7 @@ _NOT_ADULT_GROUP_REFUSAL = marked(
 )
 
 _MAX_LOADED_CHARACTERS = 100
-_LOADED_SECONDS = 50.0
+_CHARACTER_LIFETIME_SECONDS = 50.0
 """The time a character stays loaded, because `/forget` must take effect within a minute."""
 
 
@@ -212,7 +212,9 @@ class Characters:
         character = _LoadedCharacter(preset, stored_version.version, revision)
         self._loaded_characters[name] = character
         # The timer outlasts a /forget, so it must not hold the name, which contains the owner's id.
-        asyncio.get_running_loop().call_later(_LOADED_SECONDS, self._unload_by_id, id(character))
+        asyncio.get_running_loop().call_later(
+            _CHARACTER_LIFETIME_SECONDS, self._unload_by_id, id(character)
+        )
         return character
 
     def unload(self, owner: str) -> None:

@@ -53,7 +53,7 @@ def find_wake_rule(incoming: IncomingMessage, preset: Preset, dice: Dice) -> str
     return None
 
 
-def is_for_others(
+def is_addressed_to_others(
     incoming: IncomingMessage, recent_turns: Sequence[Turn], presets: Sequence[Preset]
 ) -> bool:
     """Return whether the message is meant for other people: it replies to or mentions them."""
@@ -133,7 +133,7 @@ _ADDRESSED_REASONS = {
 }
 
 _REPLIED_TO_SCORE = 200.0
-_CALLED_SCORE = 100.0  # minus up to 1, so that the character named first comes first
+_NAMED_SCORE = 100.0  # minus up to 1, so that the character named first comes first
 _SPOKE_LAST_SCORE = 10.0
 _SCORE_DECAY_FACTOR = 0.5  # factor per answer since the character's last one
 _REACTION_CHANCE_FACTOR = 0.5  # the chance to react to a character, relative to a person
@@ -169,7 +169,7 @@ def select_speakers(
     now: datetime,
 ) -> tuple[SpeakerCandidate, ...]:
     """Rank the characters that may answer a person's message; those chosen come first."""
-    if is_for_others(incoming, recent_turns, presets):
+    if is_addressed_to_others(incoming, recent_turns, presets):
         reason = marked("was not addressed: the message is for somebody else")
         return tuple(SpeakerCandidate(preset.name, 0.0, (reason,)) for preset in presets)
     if len(presets) == 1:
@@ -260,7 +260,7 @@ def _score_by_name(
         if position is None:
             candidates.append(_score_by_recency(preset, recent_turns))
         else:  # recency does not count: whoever is named first speaks first
-            score, reasons = _CALLED_SCORE - position / len(text), (marked("was called by name"),)
+            score, reasons = _NAMED_SCORE - position / len(text), (marked("was called by name"),)
             candidates.append(SpeakerCandidate(preset.name, score, reasons, chosen=True))
     return candidates
 

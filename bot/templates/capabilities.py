@@ -51,16 +51,16 @@ async def detect_capabilities(
 ) -> TemplateCapabilities:
     """Detect what a template rejects or drops in test chats; raise if a render is stopped."""
     prompts = {name: await render_or_none(render, probe) for name, probe in PROBES.items()}
-    text_results, part_results = (
+    text_capabilities, part_capabilities = (
         {
             name: _contains_all_contents(prompts[name + suffix], turns)
             for name, turns in _TEXT_PROBES.items()
         }
         for suffix in ("", _PARTS_SUFFIX)
     )
-    if part_results["accepts_text_content"] and not text_results["accepts_text_content"]:
-        return TemplateCapabilities(**{**part_results, "accepts_text_content": False})
-    return TemplateCapabilities(**{**text_results, "accepts_text_content": True})
+    if part_capabilities["accepts_text_content"] and not text_capabilities["accepts_text_content"]:
+        return TemplateCapabilities(**{**part_capabilities, "accepts_text_content": False})
+    return TemplateCapabilities(**{**text_capabilities, "accepts_text_content": True})
 
 
 async def render_or_none(

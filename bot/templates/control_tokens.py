@@ -144,7 +144,7 @@ def render_spans(
         if spans is not None:
             return spans
     break_tokens = partial(break_control_tokens, tokens=tokens)
-    messages = [_map_texts(message, break_tokens) for message in messages]
+    messages = [_change_texts(message, break_tokens) for message in messages]
     prompt = render(messages)
     return _locate_texts(render, messages, prompt, _mark_stripped_text, tokens) or [
         TextSpan(prompt, trusted=True)
@@ -179,7 +179,7 @@ def _locate_texts(
         return None
     try:
         output = render([
-            _map_texts(message, _make_marker(mark_text, *texts), _make_marker(mark_text, *names))
+            _change_texts(message, _make_marker(mark_text, *texts), _make_marker(mark_text, *names))
             for message, texts, names in zip(messages, marks[::2], marks[1::2], strict=True)
         ])  # fmt: skip
     except TemplateError:
@@ -224,7 +224,7 @@ def _merge_neighbors(spans: Iterable[TextSpan]) -> list[TextSpan]:
     ]
 
 
-def _map_texts(
+def _change_texts(
     message: Message, change: Callable[[str], str], change_name: Callable[[str], str] | None = None
 ) -> Message:
     changed_message: dict[str, Any] = dict(message)
@@ -272,15 +272,15 @@ def _make_mark_text_between(separators: Sequence[str]) -> MarkText:
 
 def _character_class(code_points: Sequence[int]) -> str:
     """Return a regex character class for ascending code points; runs become ranges, for speed."""
-    grouped_runs = groupby(enumerate(code_points), key=lambda pair: pair[1] - pair[0])
-    bounds = [(run[0][1], run[-1][1]) for _, positions in grouped_runs if (run := list(positions))]
+    range_groups = groupby(enumerate(code_points), key=lambda pair: pair[1] - pair[0])
+    bounds = [(run[0][1], run[-1][1]) for _, positions in range_groups if (run := list(positions))]
     return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in bounds) + "]"
 
 
 def _find_unused_marks(messages: Sequence[Message], prompt: str) -> list[tuple[str, str]] | None:
     """Return two pairs of unused characters for each message, or None if there are too few."""
-    used_characters = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
-    free_marks = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used_characters)
+    used_chars = set(prompt + json.dumps(messages, ensure_ascii=False, default=str))
+    free_marks = (mark for mark in map(chr, PRIVATE_USE_CODE_POINTS) if mark not in used_chars)
     marks = list(islice(free_marks, 4 * len(messages)))
     if len(marks) < 4 * len(messages):
         return None

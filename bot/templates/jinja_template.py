@@ -26,13 +26,13 @@ from bot.errors import TemplateError
 class UnprintableFunction:
     """A function or class that a template can call but not print."""
 
-    __slots__ = ("_function",)
+    __slots__ = ("_wrapped_function",)
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+        self._wrapped_function = function
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
+        return self._wrapped_function(*args, **kwargs)
 
     @override
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ from bot.errors import RenderUnavailable, TemplateError, TemplateLimitExceeded
 from bot.runtime.operating_system import HAS_CPU_LIMIT, OWN_SESSION_OPTIONS, minimal_environment
 from bot.templates.control_tokens import TextSpan
 from bot.templates.jinja_template import MAX_SOURCE_BYTES, Message
-from bot.templates.render_child import (
+from bot.templates.render_process import (
     LENGTH_PREFIX,
     MAX_CPU_SECONDS,
     MAX_MEMORY_BYTES,
@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 ANSWER_TIMEOUT_SECONDS: Final = 30.0 if HAS_CPU_LIMIT else 5.0
 START_TIMEOUT_SECONDS: Final = 60.0
 IDLE_TIMEOUT_SECONDS: Final = 30.0
-SECONDS_BETWEEN_STARTS: Final = 1.0
+SECONDS_BETWEEN_PROCESS_STARTS: Final = 1.0
 EXIT_TIMEOUT_SECONDS: Final = 5.0
 MAX_STRIKES: Final = 3
 MAX_REMEMBERED_STRIKES: Final = 1000
@@ -129,7 +129,9 @@ class RenderProcessPool:
         except BaseException:
             # This process is dead, or may still be working on the abandoned request.
             process.kill()
-            task = asyncio.create_task(self._replace(process), name="replace a render process")
+            task = asyncio.create_task(
+                self._replace_process(process), name="replace a render process"
+            )
             self._replacement_tasks.add(task)
             task.add_done_callback(self._replacement_tasks.discard)
             raise
@@ -150,7 +152,7 @@ class RenderProcessPool:
                 f"no render process was free for {IDLE_TIMEOUT_SECONDS:.0f} s; try again"
             ) from None
 
-    async def _replace(self, process: "_RenderProcess") -> None:
+    async def _replace_process(self, process: "_RenderProcess") -> None:
         await process.stop()
         self._processes.discard(process)
         while not self._is_closing:
@@ -158,7 +160,7 @@ class RenderProcessPool:
                 await self._add_process()
             except (OSError, asyncio.IncompleteReadError):  # TimeoutError is an OSError
                 _log.exception("render_process_not_started")
-                await asyncio.sleep(SECONDS_BETWEEN_STARTS)
+                await asyncio.sleep(SECONDS_BETWEEN_PROCESS_STARTS)
             else:
                 return
 
@@ -214,7 +216,7 @@ class _RenderProcess:
 
 async def _start_process() -> _RenderProcess:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-s", "-m", "bot.templates.render_child"),
+        *(sys.executable, "-P", "-s", "-m", "bot.templates.render_process"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

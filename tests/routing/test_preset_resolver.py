@@ -125,9 +125,9 @@ def test_completion_suggests_names_in_order(
 async def test_deleted_character_stays_in_memory_for_less_than_a_minute(
     database: Database, monkeypatch: pytest.MonkeyPatch, *, is_told: bool
 ) -> None:
-    assert 0 < presets._LOADED_SECONDS < 60
+    assert 0 < presets._CHARACTER_LIFETIME_SECONDS < 60
     if not is_told:
-        monkeypatch.setattr(presets, "_LOADED_SECONDS", 0.01)
+        monkeypatch.setattr(presets, "_CHARACTER_LIFETIME_SECONDS", 0.01)
     one, content, name = resolver(database), export_preset(preset("Ida")), "telegram:1/Ida"
 
     async def read(name: str) -> PresetVersion:

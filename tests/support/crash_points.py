@@ -169,7 +169,7 @@ def blind_resend() -> None:
 
     async def resend(self: Sender, row: OutboxRow) -> OutboxRow | None:
         await self.outbox.reschedule(row, 0)
-        return await self._claim_next(row.address.lane, 0)
+        return await self._claim_row(row.address.lane, 0)
 
     Sender._resolve_unknown_outcome = resend  # type: ignore[method-assign] # on purpose
     bot.delivery.sender.derive_nonce = lambda turn_name, part_number: secrets.token_hex(12)
