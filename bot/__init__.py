@@ -38,7 +38,7 @@ In a new process on SQLite, the message also enters these after the inbox, in th
 
     storage/database.py storage/sqlite.py runtime/tasks.py chat/incoming.py chat/session.py
     storage/chat_settings.py storage/rows.py turn/signals.py runtime/in_process.py
-    storage/windows.py telemetry/logs.py turn/limits/refusals.py ports.py texts/text.py
+    storage/session_windows.py telemetry/logs.py turn/limits/refusals.py ports.py texts/text.py
     prompting/presets/preset.py replying/answer_parts.py prompting/compose/card_macros.py
     chat/outgoing.py chat/prompt.py prompting/compose/inputs.py prompting/text/incremental_map.py
     prompting/speakers.py prompting/text/confusables.py prompting/compose/background.py

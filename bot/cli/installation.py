@@ -290,7 +290,7 @@ def resume(platform: _PlatformOption = None, channel: _ChannelOption = None) -> 
     async def end_pause(database: Database) -> bool:
         pause_store = PauseStore(database, SystemClock())
         has_resumed = await pause_store.end(scope)
-        paused_scopes.extend(one.scope for one in await pause_store.current())
+        paused_scopes.extend(one.scope for one in await pause_store.list_all())
         return has_resumed
 
     has_resumed = change_installation(end_pause, "resume answering", scope)

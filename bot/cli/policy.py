@@ -14,7 +14,7 @@ from bot.runtime.tasks import run_async
 from bot.service.drill import run_drill
 from bot.service.policy import describe_policy
 from bot.settings import read_settings
-from bot.storage.data_kinds import KEPT_IDS
+from bot.storage.data_kinds import KEPT_ID_REASONS
 from bot.telemetry.logs import log_only_warnings
 
 app = create_command_app()
@@ -52,7 +52,7 @@ def policy(
         old_count, new_count = result.counts_before.get(place, 0), result.counts_after.get(place, 0)
         print_line(f"{place:<36}{old_count:>4} before the deletion, {new_count:>4} after")
     for place, count in sorted(result.retained_id_counts.items()):
-        print_line(f"{place:<36}{count:>4} ids retained: {KEPT_IDS[place]}")
+        print_line(f"{place:<36}{count:>4} ids retained: {KEPT_ID_REASONS[place]}")
     if result.counts_after:
         raise StoreError(
             f"after the deletion, data is still stored: {', '.join(sorted(result.counts_after))}"

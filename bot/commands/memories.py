@@ -200,7 +200,7 @@ class MemoryHandlers:
         memory, message = await self._find_by_number(request), request.incoming
         text = _validate_text(request.argument.partition(" ")[2])
         reader, embedding = _make_reader(message), await self._embed(text)
-        new_memory = await self.memories.correct(memory.id, reader, text, embedding)
+        new_memory = await self.memories.correct_text(memory.id, reader, text, embedding)
         return await self._show_memory(request, new_memory, translatable("Corrected."))
 
     @private_command(

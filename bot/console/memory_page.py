@@ -36,8 +36,8 @@ class MemoryPage(RouteGroup):
         With `preset`, lists only memories about that character, or made in its presence.
         """
         needle = text.casefold()
-        memories = await self.memories.newest(state)
-        proposed_count = len(await self.memories.newest(MemoryState.PROPOSED))
+        memories = await self.memories.list_newest(state)
+        proposed_count = len(await self.memories.list_newest(MemoryState.PROPOSED))
         rows = [
             _to_row(one)
             for one in memories
@@ -62,7 +62,7 @@ class MemoryPage(RouteGroup):
         return await self._record_change(request, number, "forget memory")
 
     async def _find(self, number: int) -> Memory:
-        memories = await self.memories.newest(number=number) if number else ()
+        memories = await self.memories.list_newest(number=number) if number else ()
         if not memories:
             raise RequestRefused(404, translatable("There is no memory with this number."))
         return memories[0]

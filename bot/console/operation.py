@@ -141,7 +141,7 @@ class OperationPage(RouteGroup):
 
     async def _build_state(self) -> OperationState:
         now = self.clock.now()
-        queues = await self.service_state.queues()
+        queues = await self.service_state.load_queue_state()
         nodes = await self.nodes.list_nodes()
         own_report = build_process_report(self.backends, self.events)
         reports = {"": own_report, **await self._read_other_reports(nodes)}
@@ -161,14 +161,14 @@ class OperationPage(RouteGroup):
             waits=await self._list_rate_limit_waits(),
             errors=sorted(errors, key=lambda one: str(one["at"]), reverse=True)[:_MAX_ERRORS],
             nodes=[{**asdict(one), "is_silent": one.is_silent} for one in nodes],
-            pauses=await self.pauses.current(),
+            pauses=await self.pauses.list_all(),
             dead_letters=len(await self.dead_letters.all()),
             withheld=sum(report.withheld for report in reports.values()),
         )
 
     async def _read_other_reports(self, nodes: Sequence[Node]) -> Mapping[str, ProcessReport]:
         other_owners = [one.owner for one in nodes if not one.is_silent and one.owner != self.owner]
-        return await self.nodes.reports(other_owners)
+        return await self.nodes.load_reports(other_owners)
 
     async def _list_rate_limit_waits(self) -> Sequence[_Row]:
         counts = [(one["name"], self.count_waiting(str(one["name"]))) for one in self.providers]

@@ -135,7 +135,7 @@ class MemoryExtractor:
         if exchange_count < (_MIN_EXCHANGES_WHEN_QUIET if is_quiet else _MIN_EXCHANGES):
             chat.exchange_count += exchange_count
             return
-        if await self.extractions.begin(conversation, unread_turns):
+        if await self.extractions.begin_extraction(conversation, unread_turns):
             await self._extract_memories(conversation, chat, unread_turns)
 
     async def _extract_memories(

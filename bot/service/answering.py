@@ -248,7 +248,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     def forgotten_conversations(self) -> ForgottenConversations:
         return ForgottenConversations(
             lambda: [
-                self.conversations.windows,
+                self.conversations.session_windows,
                 *(one for one in self.backends.values() if isinstance(one, ConversationMemory)),
             ],
             self.personal_data,

@@ -54,7 +54,7 @@ from bot.service.resources import open_resources
 from bot.settings import AccessSettings, BudgetSettings, Settings
 from bot.storage.column_types import list_encryptable_columns
 from bot.storage.copying import get_primary_key, read_page
-from bot.storage.data_kinds import KEPT_IDS
+from bot.storage.data_kinds import KEPT_ID_REASONS
 from bot.storage.events import DRILL_PLATFORM
 from bot.storage.forgetting import TOMBSTONE_FILE
 from bot.storage.leases import read_installation_id
@@ -281,7 +281,7 @@ class _Drill:
         traces, id_counts = Counter[str](_find_traces_in_memory(self.container)), Counter[str]()
         async for place, text in self._read_stored_texts():
             for needle in _find_person_traces(text):
-                (id_counts if needle == "id" and place in KEPT_IDS else traces)[place] += 1
+                (id_counts if needle == "id" and place in KEPT_ID_REASONS else traces)[place] += 1
         return traces, id_counts
 
     async def _read_stored_texts(self) -> AsyncIterator[tuple[str, str]]:

@@ -37,7 +37,7 @@ from bot.storage.database import Database, open_database, open_without_migrating
 from bot.storage.leases import read_installation_id, resolve_bot_id
 from bot.storage.presets import PresetVersions
 from bot.storage.provider_keys import ProviderKeys, StoredKey
-from bot.storage.windows import SharedWindows
+from bot.storage.session_windows import SharedSessionWindows
 from bot.templates.renderer import Renderer
 from bot.tool_servers.factory import open_tool_servers
 from bot.value_class import value_class
@@ -138,7 +138,7 @@ class Resources:
     resolver: PresetResolver
     models: Models | None
     """None if this process neither generates nor shows answers."""
-    shared_windows: SharedWindows | None = None
+    shared_windows: SharedSessionWindows | None = None
     """Session windows shared through Redis; None if Redis is not configured."""
     rate_limits: RateLimits | None = None
     """Rate limits shared by all processes; None if each process counts separately."""
@@ -307,7 +307,7 @@ async def _resolve_bot_ids(
 @contextlib.asynccontextmanager
 async def _open_coordination(
     settings: Settings, database: Database
-) -> AsyncIterator[tuple[Signals, SharedWindows | None, RateLimits | None]]:
+) -> AsyncIterator[tuple[Signals, SharedSessionWindows | None, RateLimits | None]]:
     """Open Redis signals, turn cache and rate limits; without Redis, in-process signals only."""
     if settings.redis_url is None:
         yield InProcessSignals(), None, None
@@ -317,11 +317,11 @@ async def _open_coordination(
     clock = SystemClock()
     signals_module, windows_module, limits_module = (
         import_extra(f"bot.storage.{name}", "TROUPE_REDIS_URL")
-        for name in ("redis_signals", "redis_windows", "redis_rate_limits")
+        for name in ("redis_signals", "redis_session_windows", "redis_rate_limits")
     )
     async with (
         signals_module.open_signals(url) as signals,
-        windows_module.open_windows(url, prefix, database.codec, clock) as windows,
+        windows_module.open_session_windows(url, prefix, database.codec, clock) as windows,
         limits_module.open_rate_limits(url, prefix, clock) as limits,
     ):
         yield signals, windows, limits

@@ -26,7 +26,7 @@ class TextEncryption:
 
     encryption_keys: Sequence[str] = ()
     """The encryption keys, newest first."""
-    is_on: bool = False
+    encrypts_new_texts: bool = False
     """Whether new texts are encrypted; texts that are already encrypted stay readable."""
     keys_file: Path | None = None
     """A file with some of the keys, which may be replaced while the service runs."""

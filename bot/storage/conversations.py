@@ -31,8 +31,8 @@ from bot.storage.functions import SQL_FUNCTIONS
 from bot.storage.histories import StoredTurns
 from bot.storage.outbox import SenderIdentity
 from bot.storage.rows import TURN_COLUMNS, decode, decode_all, decode_event, to_turn, to_turn_row
+from bot.storage.session_windows import SessionWindows, SharedSessionWindows, create_window
 from bot.storage.statements import SQL, Unit, encode_sources, to_dict
-from bot.storage.windows import SessionWindows, SharedWindows, create_window
 
 _log = structlog.get_logger(__name__)
 
@@ -50,11 +50,11 @@ class Conversations(StoredTurns):
         clock: Clock,
         sender: SenderIdentity | None = None,
         record_tombstone: Callable[[Tombstone], None] = lambda _: None,
-        shared_windows: SharedWindows | None = None,
+        shared_windows: SharedSessionWindows | None = None,
     ) -> None:
         super().__init__(database, clock)
         self._sender = sender
-        self.windows = SessionWindows()
+        self.session_windows = SessionWindows()
         """The cached histories."""
         self._record_tombstone = record_tombstone
         self._shared_windows = shared_windows
@@ -81,7 +81,7 @@ class Conversations(StoredTurns):
             message = await self._find_first_message(claim, next_row)
             if message is not None:
                 claimed_messages.append(ClaimedMessage(claim, message))
-                self.windows.move_window_to(claim)
+                self.session_windows.move_window_to(claim)
         return claimed_messages
 
     @transaction
@@ -146,10 +146,10 @@ class Conversations(StoredTurns):
 
     async def release(self, claim: Claim) -> None:
         """Release a claim, so that the conversation can be claimed again immediately."""
-        window = self.windows.take(claim)
+        window = self.session_windows.take(claim)
         await self._database.run(lambda: finishing.release(claim))
         if window is not None:
-            self.windows.put(claim, window)
+            self.session_windows.put(claim, window)
 
     @transaction
     def release_all(self, owner: str) -> Unit[None]:
@@ -191,16 +191,16 @@ class Conversations(StoredTurns):
 
     async def load_session(self, claim: Claim, max_turns: int) -> Session:
         """Return the current session's newest turns, even if the claim is outdated."""
-        window = self.windows.get(claim)
+        window = self.session_windows.get(claim)
         if window is None and self._shared_windows is not None:
             window = await self._shared_windows.find(claim)
             if window is not None:
-                self.windows.put(claim, window)
+                self.session_windows.put(claim, window)
         cached_session = window.newest_session(max_turns) if window else None
         if cached_session is not None:
             return cached_session
         session = await self._read_session(claim.conversation, max_turns)
-        self.windows.put(claim, create_window(session, max_turns))
+        self.session_windows.put(claim, create_window(session, max_turns))
         return session
 
     @transaction
@@ -213,7 +213,7 @@ class Conversations(StoredTurns):
 
     async def forget(self, claim: Claim) -> int:
         """Permanently delete a conversation's data; return the number of deleted turns."""
-        self.windows.take(claim)
+        self.session_windows.take(claim)
         now = self._clock.now()
         self._record_tombstone(Tombstone(now, claim.conversation))
         turn_count = await self._delete_conversation(claim, now)
@@ -237,7 +237,9 @@ class Conversations(StoredTurns):
         """Queue one part of an unfinished answer for sending, at most once per part."""
         outbox_row, at = finishing.to_opening_row(message, part), current_moment(self._clock)
         row_number, reserved_row = await self._database.run(
-            lambda: finishing.open_part(claim, outbox_row, self._sender, at, self._database.dialect)
+            lambda: finishing.queue_unfinished_part(
+                claim, outbox_row, self._sender, at, self._database.dialect
+            )
         )
         return FirstPart(row_number, reserved_row)
 
@@ -272,7 +274,7 @@ class Conversations(StoredTurns):
         if deleted_ids:
             await self._record_deleted_turns(claim, deleted_ids, at.now)
         # Cached turns are kept only if the unit was certainly committed.
-        window = self.windows.take(claim)
+        window = self.session_windows.take(claim)
         next_message, reserved_row = await self._database.run(
             lambda: finishing.finish(claim, rows, self._sender, at, self._database.dialect)
         )
@@ -285,7 +287,7 @@ class Conversations(StoredTurns):
             if removed_range is not None:
                 window = window.without_turns(removed_range)
             window = window.with_turns([_row_to_turn(row) for row in rows.turns if row["active"]])
-            self.windows.put(claim, window)
+            self.session_windows.put(claim, window)
             if self._shared_windows is not None and next_message is None:
                 self._shared_windows.share(claim, window)
         return FinishedTurn(await self._find_first_message(claim, next_message), reserved_row)

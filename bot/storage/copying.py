@@ -26,11 +26,11 @@ _MAX_REPORT_AGE_SECONDS = 3 * HEARTBEAT_SECONDS
 
 
 Row = Mapping[str, Any]
-ReportTable = Callable[[str, int], None]
+ReportRowCount = Callable[[str, int], None]
 """A function that is called with each table's name and number of rows."""
 
 
-async def copy_rows(source: Database, target: Database, report: ReportTable) -> int:
+async def copy_rows(source: Database, target: Database, report: ReportRowCount) -> int:
     """Copy and compare all rows, and return their number; may be repeated after a `StoreError`."""
     if await source.run_readonly(lambda: _is_database_in_use(source.is_sqlite)):
         raise StoreError(

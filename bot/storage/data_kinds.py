@@ -38,6 +38,6 @@ class PolicySection:
 
 _FILE_CONTENT = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 DATA_KINDS = msgspec.convert(_FILE_CONTENT["kind"], tuple[DataKind, ...])
-KEPT_IDS = msgspec.convert(_FILE_CONTENT["kept_ids"], dict[str, str])
+KEPT_ID_REASONS = msgspec.convert(_FILE_CONTENT["kept_ids"], dict[str, str])
 PERSON_DELETION_SQL_NAMES = tuple(name for kind in DATA_KINDS for name in kind.person_deletions)
 CONVERSATION_DELETIONS = tuple(name for kind in DATA_KINDS for name in kind.conversation_deletions)

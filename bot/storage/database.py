@@ -82,9 +82,9 @@ class Database:
         """Run a SQLAlchemy function in a transaction, and commit it."""
         return await _translate_errors(self._pool.commit(unit))
 
-    async def maintain(self, unit: UnitOfWork[T]) -> T:
+    async def run_maintenance(self, unit: UnitOfWork[T]) -> T:
         """Run like `write`, but without a statement timeout, to change tables."""
-        return await _translate_errors(self._pool.maintain(unit))
+        return await _translate_errors(self._pool.run_maintenance(unit))
 
     async def fetch(self, statement: Statement, **values: object) -> Rows:
         """Return the rows of a single read-only statement."""
@@ -125,12 +125,12 @@ class Database:
         """Upgrade old tables and PostgreSQL's functions; raises `SettingsError` if that fails."""
         revisions = await self.read(read_revisions)
         revisions.check_compatibility()
-        if revisions.is_newer:
+        if revisions.are_tables_newer:
             _log.info("tables_are_newer", revision=revisions.current, own=NEWEST_REVISION)
         try:
-            is_current = revisions.is_newer or revisions.current == NEWEST_REVISION
-            if not (is_current or (self.is_sqlite and await self.write(create_tables))):
-                await self.maintain(_run_migrations)
+            are_tables_current = revisions.are_tables_newer or revisions.current == NEWEST_REVISION
+            if not (are_tables_current or (self.is_sqlite and await self.write(create_tables))):
+                await self.run_maintenance(_run_migrations)
             if not self.is_sqlite:
                 await self.write(import_module("bot.storage.functions").install_functions)
         except StoreError as error:
@@ -212,7 +212,7 @@ async def open_database(
     `StoreError` if the database cannot be opened.
     """
     codec = TextCodec()
-    if encryption is not None and (encryption.is_on or encryption.encryption_keys):
+    if encryption is not None and (encryption.encrypts_new_texts or encryption.encryption_keys):
         codec = import_extra("bot.storage.fernets", "encryption").FernetCodec(encryption)
 
     async def migrate_and_check(database: Database) -> None:
@@ -233,7 +233,7 @@ async def upgrade_tables(url: str) -> None:
 async def open_without_decrypting(url: str) -> AsyncIterator[Database]:
     """Open a database without decrypting texts; raise `SettingsError` if its schema is newer."""
     async with _open_and_prepare(url, PassThroughCodec(), Database.migrate) as database:
-        if (await database.read(read_revisions)).is_newer:
+        if (await database.read(read_revisions)).are_tables_newer:
             raise SettingsError(
                 "a newer version of Troupe upgraded the database, and this version would not "
                 "copy its new tables and columns: use the newer version"
@@ -371,13 +371,13 @@ class TableRevisions:
     minimum: str | None
 
     @property
-    def is_newer(self) -> bool:
+    def are_tables_newer(self) -> bool:
         """Whether a newer version of Troupe upgraded the tables."""
         return self.current is not None and self.current > NEWEST_REVISION
 
     def check_compatibility(self) -> None:
         """Raise `SettingsError` if this version of Troupe cannot use the tables."""
-        if self.is_newer and (self.minimum is None or self.minimum > NEWEST_REVISION):
+        if self.are_tables_newer and (self.minimum is None or self.minimum > NEWEST_REVISION):
             raise SettingsError(
                 f"a newer version of Troupe upgraded the database to revision {self.current}, "
                 f"which needs {self.minimum or self.current} or newer; this version "

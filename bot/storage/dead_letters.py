@@ -9,7 +9,7 @@ from bot.chat.incoming import ButtonPress, ForgetRequest, Incoming, IncomingMess
 from bot.chat.operation import DeadLetter
 from bot.errors import Undecodable
 from bot.storage.database import ClockStore, readonly, transaction
-from bot.storage.inbox import receive_in_steps, to_inbox_row
+from bot.storage.inbox import store_events, to_inbox_row
 from bot.storage.rows import decode, decode_event
 from bot.storage.statements import SQL, Unit
 
@@ -72,7 +72,7 @@ class DeadLetters(ClockStore):
             return None
         event, now = _to_event(rows[0]), self._clock.now()
         event = replace(event, external_key=f"{event.external_key}:again{secrets.token_hex(3)}")
-        yield from receive_in_steps([to_inbox_row(event, now)], {}, now)
+        yield from store_events([to_inbox_row(event, now)], {}, now)
         return event.address.conversation
 
     def _send_again(self, row_id: int) -> Unit[str | None]:

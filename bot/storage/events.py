@@ -88,9 +88,9 @@ class EventLog(ClockStore):
         start_positions = yield from _read_positions(_START_CURSOR_PREFIX)
         for kind, position in (yield from _read_positions(_SENT_CURSOR_PREFIX)).items():
             # The positions of feedback are times in seconds, and other positions are row ids.
-            max_lookback = 86_400.0 if kind is EventKind.FEEDBACK else _MAX_LISTED_EVENTS
+            max_distance = 86_400.0 if kind is EventKind.FEEDBACK else _MAX_LISTED_EVENTS
             rows = yield from _load_rows_after(
-                kind, max(start_positions[kind], position - max_lookback), 2 * _MAX_LISTED_EVENTS
+                kind, max(start_positions[kind], position - max_distance), 2 * _MAX_LISTED_EVENTS
             )
             batch = [_decode_row(kind, *row) for row in rows]
             events += [replace(one, is_sent=one.position <= position) for one in batch if one.data]

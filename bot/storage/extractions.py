@@ -30,15 +30,15 @@ class UnreadTurns:
     @property
     def exchange_count(self) -> int:
         """The number of questions answered since a model was last asked for memories."""
-        count, has_question = 0, False
+        exchange_count, has_question = 0, False
         for one in self.turns:
             if one.id <= self.last_question_id or one.turn.is_observed:
                 continue
             if one.turn.role == "user":
                 has_question = True
             elif has_question:
-                count, has_question = count + 1, False
-        return count
+                exchange_count, has_question = exchange_count + 1, False
+        return exchange_count
 
 
 class SqlExtractions(Store):
@@ -52,7 +52,7 @@ class SqlExtractions(Store):
         return UnreadTurns(tuple(turns), last_read_id, last_question_id)
 
     @transaction
-    def begin(self, conversation_key: str, unread_turns: UnreadTurns) -> Unit[bool]:
+    def begin_extraction(self, conversation_key: str, unread_turns: UnreadTurns) -> Unit[bool]:
         """Record that a model is being asked; return False if another process already did so."""
         positions = {"known": unread_turns.last_question_id, "to": unread_turns.turns[-1].id}
         return bool((yield SQL["set_asked_to"].query_alone({"of": conversation_key, **positions})))

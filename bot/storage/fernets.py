@@ -41,7 +41,7 @@ class FernetCodec(TextCodec):
     """Encrypts texts, and prefixes each with the id of its key."""
 
     def __init__(self, encryption: TextEncryption) -> None:
-        self._is_on = encryption.is_on
+        self._encrypts_new_texts = encryption.encrypts_new_texts
         self._keys_file = encryption.keys_file
         self._set_keys(encryption.encryption_keys)
 
@@ -66,17 +66,17 @@ class FernetCodec(TextCodec):
         fernets = create_fernets(keys, purpose="texts")
         key_ids = (hashlib.sha256(key.encode()).hexdigest()[:8] for key in keys)
         self._fernets = dict(zip(key_ids, fernets, strict=True))
-        self.encrypting_key_id = next(iter(self._fernets)) if self._is_on else ""
-        self._keys = keys
+        self.encrypting_key_id = next(iter(self._fernets)) if self._encrypts_new_texts else ""
+        self._known_keys = keys
 
     def _read_keys_file(self) -> None:
         """Add new keys from the file; ignore an unreadable file, because it may be half-written."""
         if self._keys_file is None:
             return
         try:
-            new_keys = [key for key in read_secrets(self._keys_file) if key not in self._keys]
+            new_keys = [key for key in read_secrets(self._keys_file) if key not in self._known_keys]
             register_secrets(new_keys)
-            self._set_keys([*new_keys, *self._keys])
+            self._set_keys([*new_keys, *self._known_keys])
         except (OSError, UnicodeDecodeError, SettingsError) as error:
             _log.warning("secret_file_not_read", reason=type(error).__name__)
 

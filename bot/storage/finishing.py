@@ -21,7 +21,7 @@ from bot.storage import histories, memories, outbox
 from bot.storage.database import Moment
 from bot.storage.functions import SQL_FUNCTIONS
 from bot.storage.receipts import USAGE_COLUMNS, add_receipts
-from bot.storage.rows import NO_MESSAGE, encode_content, to_address_columns
+from bot.storage.rows import NO_CONTENT, encode_content, to_address_columns
 from bot.storage.statements import SQL, DialectName, Unit
 from bot.value_class import value_class
 
@@ -91,8 +91,8 @@ class PartChanges:
             for change in self.changes
             if change["opened"] == (change["part"] in targets_by_part)
         ]
-        delete_row = {**self.common_columns, "op": OutboxOperation.DELETE, **NO_MESSAGE}
-        return rows + [{**delete_row, "part": part, **target} for part, target in surplus_targets]
+        deletion_row = {**self.common_columns, "op": OutboxOperation.DELETE, **NO_CONTENT}
+        return rows + [{**deletion_row, "part": part, **target} for part, target in surplus_targets]
 
 
 @value_class
@@ -108,7 +108,7 @@ class ResultRows:
     """Whether to begin the next message; otherwise the conversation is released."""
 
 
-def open_part(
+def queue_unfinished_part(
     claim: Claim,
     row: dict[str, Any],
     sender: outbox.SenderIdentity | None,
@@ -193,14 +193,14 @@ def _finish_in_steps(
 
 def _mark_answered(claim: Claim, rows: ResultRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
     """Mark messages as answered; return the session and whether the claim was released."""
-    message_query = SQL["end_message"].query_many([{"message": one} for one in rows.message_ids])
+    ending_query = SQL["end_message"].query_many([{"message": one} for one in rows.message_ids])
     if dialect == "sqlite" and rows.begins_next and not rows.result.starts_session:
-        yield message_query
+        yield ending_query
         session_rows = yield SQL["settle_if_answered"].query(claim_values(claim))
         return _require_locked_session(claim, session_rows), session_rows[0][1] is None
     lock_statement = SQL["begin_session" if rows.result.starts_session else "lock_conversation"]
     session = _require_locked_session(claim, (yield lock_statement.query(claim_values(claim))))
-    yield message_query
+    yield ending_query
     return session, False
 
 
@@ -209,7 +209,7 @@ def _queue_answer(
 ) -> Unit[OutboxRow | None]:
     answer = rows.answer
     if rows.result.replaced_part_names:
-        targets = yield from histories.find_part_targets(rows.result.replaced_part_names)
+        targets = yield from histories.find_target_columns(rows.result.replaced_part_names)
         queued_rows = answer.build_replacement_rows(targets)
     elif answer.may_have_opened_parts:
         part_rows = yield SQL["opened_parts"].query(of_turn=answer.common_columns["turn"])

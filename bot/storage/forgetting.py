@@ -94,7 +94,7 @@ def read_tombstones(files: Iterable[Path]) -> list[Tombstone]:
     return tombstones
 
 
-class RecordingStore(ClockStore):
+class TombstoneStore(ClockStore):
     """Base class of stores that record their deletions in the tombstone file."""
 
     def __init__(
@@ -107,7 +107,7 @@ class RecordingStore(ClockStore):
         self._record_tombstone = record_tombstone
 
 
-class PersonalData(RecordingStore):
+class PersonalData(TombstoneStore):
     """Reads and deletes a person's data in all conversations."""
 
     async def list_conversations(self, person_id: str) -> Sequence[str]:

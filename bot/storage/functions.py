@@ -5,10 +5,10 @@ import re
 
 from sqlalchemy import Connection, func, select, text
 
-from bot.storage.statements import PARAMETER, SERVER_CLOCK, SQL, Statement, read_sections
+from bot.storage.statements import PARAMETER, SERVER_CLOCK_SQL, SQL, Statement, read_sections
 
 _INCLUDED_STATEMENT = re.compile(r"\{(\w+)([^{}]*)\}")
-_INSTALL_LOCK = select(func.pg_advisory_xact_lock(0x7472_6F75_7066))
+_SELECT_LOCK = select(func.pg_advisory_xact_lock(0x7472_6F75_7066))
 _SELECT_EXISTING_FUNCTIONS = text("SELECT proname FROM pg_proc WHERE proname = ANY(:names)")
 
 
@@ -31,7 +31,7 @@ class PostgresFunction:
 
 def _expand_included_statement(name: str, arguments: str) -> str:
     """Return the SQL of a named statement, with its parameters replaced by `arguments`."""
-    prefix, expressions = "_", {"now": SERVER_CLOCK}
+    prefix, expressions = "_", {"now": SERVER_CLOCK_SQL}
     for one in arguments.split():
         parameter, equals_sign, expression = one.partition("=")
         if equals_sign:
@@ -67,6 +67,6 @@ def install_functions(connection: Connection) -> None:
     existing_names = set(connection.execute(_SELECT_EXISTING_FUNCTIONS, name_values).scalars())
     missing_functions = [one for one in SQL_FUNCTIONS.values() if one.name not in existing_names]
     if missing_functions:
-        connection.execute(_INSTALL_LOCK)  # two processes cannot create the same function at once
+        connection.execute(_SELECT_LOCK)  # two processes cannot create the same function at once
         for one in missing_functions:
             connection.exec_driver_sql(one.definition)

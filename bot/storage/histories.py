@@ -63,8 +63,8 @@ class StoredTurns(ClockStore):
         [(stored_turn, (session, current, is_active))] = turns
         if stored_turn.turn.role == "user":
             return (yield from _load_failed_question(conversation, stored_turn, session, current))
-        position_values = {**values, "in_session": session, "answer": stored_turn.id}
-        questions = (yield SQL["question_before"].query(position_values)) if is_active else ()
+        answer_values = {**values, "in_session": session, "answer": stored_turn.id}
+        questions = (yield SQL["question_before"].query(answer_values)) if is_active else ()
         return (yield from _load_exchange(conversation, questions, max_turns))
 
     @transaction
@@ -129,8 +129,8 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
     answers: tuple[StoredTurn, ...] = ()
     if not question.turn.is_observed:  # otherwise, they are to an earlier question
         answers = tuple(itertools.takewhile(lambda one: one.turn.role == "assistant", later_turns))
-    turns_after_answers = later_turns[len(answers) :]
-    is_newest = session == current and all(one.turn.role == "user" for one in turns_after_answers)
+    newer_turns = later_turns[len(answers) :]
+    is_newest_exchange = session == current and all(one.turn.role == "user" for one in newer_turns)
     names = [name for one in answers for name in one.turn.part_names]
     message_ids = (yield from find_part_message_ids(names)) if names else {}
     versions = []
@@ -141,13 +141,13 @@ def _load_exchange(conversation: str, rows: Rows, max_turns: int) -> Unit[Exchan
         question,
         answers,
         Session(session, tuple(one.turn for one in _decode_turns(reversed(earlier_rows)))),
-        is_newest,
+        is_newest_exchange,
         tuple(name for name in names if name in message_ids),
         tuple(versions),
     )
 
 
-def find_part_targets(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
+def find_target_columns(names: Sequence[str]) -> Unit[list[dict[str, object]]]:
     """Return the outbox columns that identify each part's sent message, in the order of `names`."""
     message_ids = yield from find_part_message_ids(names)
     targets: list[dict[str, object]] = []

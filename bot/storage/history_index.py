@@ -42,8 +42,8 @@ class SqlHistoryIndex(Store):
         ids = json.dumps([message_id])
         part_rows = yield SQL["parts_of_messages"].query({**channel_values, "ids": ids})
         for name, part in part_rows:
-            selector = {"part": encode_names((f"{name}/{part}",))}
-            if (yield SQL["answers_of_channel"].query({**_branch_parameters(address), **selector})):
+            part_key = {"part": encode_names((f"{name}/{part}",))}
+            if (yield SQL["answers_of_channel"].query({**_branch_parameters(address), **part_key})):
                 return False
         return bool(part_rows)
 
@@ -92,11 +92,11 @@ def _locate_part(
 ) -> Unit[list[MessageLocation]]:
     external_key = name.removeprefix(f"{address.source}:")
     conversation_key = yield from _find_conversation(address, external_key)
-    selector = {"part": encode_names((part,))}
+    part_key = {"part": encode_names((part,))}
     if conversation_key is None or includes_copies:
-        rows = yield SQL["answers_of_channel"].query({**_branch_parameters(address), **selector})
+        rows = yield SQL["answers_of_channel"].query({**_branch_parameters(address), **part_key})
     else:
-        rows = yield SQL["answers_of_conversation"].query({"of": conversation_key, **selector})
+        rows = yield SQL["answers_of_conversation"].query({"of": conversation_key, **part_key})
     if not rows and conversation_key is not None:
         return [MessageLocation(conversation_key, None, is_newest_message=True)]
     locations = []

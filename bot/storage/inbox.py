@@ -13,7 +13,7 @@ from bot.storage.functions import SQL_FUNCTIONS
 from bot.storage.rows import decode_all, decode_event, encode_event, get_event_kind
 from bot.storage.statements import SQL, Unit, Values, to_dict
 
-_ROW_COLUMNS = ("platform", "bot_id", "external_key", "conversation", "kind", "payload")
+_EVENT_COLUMNS = ("platform", "bot_id", "external_key", "conversation", "kind", "payload")
 
 
 class SqlInbox(ClockStore, Intake):
@@ -23,8 +23,8 @@ class SqlInbox(ClockStore, Intake):
     async def receive(self, messages: Sequence[Incoming], cursors: Mapping[str, str]) -> None:
         now, is_sqlite = self._clock.now(), self._database.is_sqlite
         rows = [to_inbox_row(message, now) for message in messages]
-        receive_unit = receive_in_steps if is_sqlite else _receive_by_sql_function
-        await self._database.run(lambda: receive_unit(rows, cursors, now))
+        store_unit = store_events if is_sqlite else _store_events_by_sql_function
+        await self._database.run(lambda: store_unit(rows, cursors, now))
 
     @override
     @readonly
@@ -65,13 +65,13 @@ def to_inbox_row(message: Incoming, now: float) -> dict[str, Any]:
     }
 
 
-def _receive_by_sql_function(
+def _store_events_by_sql_function(
     rows: Sequence[Values], cursors: Mapping[str, str], now: float
 ) -> Unit[None]:
     conversation_rows = _conversation_rows(rows)
     yield SQL_FUNCTIONS["receive"].call.query_alone(
         {
-            **{f"{name}s": [row[name] for row in rows] for name in _ROW_COLUMNS},
+            **{f"{name}s": [row[name] for row in rows] for name in _EVENT_COLUMNS},
             "received_at": now,
             "keys": [row["conversation"] for row in conversation_rows],
             "key_platforms": [row["platform"] for row in conversation_rows],
@@ -82,7 +82,7 @@ def _receive_by_sql_function(
     )
 
 
-def receive_in_steps(rows: Sequence[Values], cursors: Mapping[str, str], now: float) -> Unit[None]:
+def store_events(rows: Sequence[Values], cursors: Mapping[str, str], now: float) -> Unit[None]:
     """Store events and read positions, and queue conversations, in several statements (SQLite)."""
     if rows:
         yield SQL["store_message"].query_many(rows)

@@ -44,12 +44,12 @@ async def read_installation_id(database: Database) -> str:
 
 async def resolve_bot_id(database: Database, platform: str, account: str) -> str:
     """Return the bot id to use in addresses; empty for the platform's first account."""
-    first = await database.run(lambda: _claim_first_account(platform, account))
-    return "" if first == account else account
+    first_account = await database.run(lambda: _claim_first_account(platform, account))
+    return "" if first_account == account else account
 
 
 def _claim_first_account(platform: str, account: str) -> Unit[str]:
     """Return the platform's first account; if there was none, `account` becomes the first."""
     yield SQL["claim_first_bot"].query(platform=platform, account=account)
-    [[first]] = yield SQL["first_bot"].query(platform=platform)
-    return str(first)
+    [[first_account]] = yield SQL["first_bot"].query(platform=platform)
+    return str(first_account)

@@ -34,7 +34,7 @@ from bot.chat.story import PackedVector
 from bot.errors import UserError
 from bot.runtime.in_process import BoundedDict
 from bot.storage.database import readonly, transaction
-from bot.storage.forgetting import RecordingStore, Tombstone
+from bot.storage.forgetting import Tombstone, TombstoneStore
 from bot.storage.rows import decode, decode_all, encode_names
 from bot.storage.statements import SQL, Unit
 from bot.texts.text import translatable
@@ -46,7 +46,7 @@ _MIN_COSINE_OF_DUPLICATES = 0.95
 """The similarity of duplicates; E5 rates unrelated sentences 0.75, and paraphrases 0.93."""
 _MIN_OVERLAP_OF_DUPLICATES = 0.7
 _MIN_COSINE_OF_CONTRADICTION = 0.88
-MEMORY_DELETIONS = (
+MEMORY_DELETE_SQL_NAMES = (
     *("note_memories_gone", "empty_receipts_of_memories", "delete_uses_of_gone"),
     "delete_gone_memories",
 )
@@ -70,7 +70,7 @@ def _invalidates_cache(
     return run
 
 
-class SqlMemories(RecordingStore):
+class SqlMemories(TombstoneStore):
     """Stores memories; readers see and change only memories that they are allowed to.
 
     Methods that change a memory return None if it does not exist or the reader may not change it.
@@ -170,7 +170,7 @@ class SqlMemories(RecordingStore):
         return decode_all("memory", (yield SQL["visible_memories"].query_alone(values)), _to_memory)
 
     @readonly
-    def newest(self, state: str = "", number: int = 0) -> Unit[Sequence[Memory]]:
+    def list_newest(self, state: str = "", number: int = 0) -> Unit[Sequence[Memory]]:
         """Return the newest memories of all places, for operators.
 
         `state` and `number` (a memory's id), if given, restrict the result.
@@ -180,7 +180,7 @@ class SqlMemories(RecordingStore):
         return decode_all("memory", rows, _to_memory)
 
     @_invalidates_cache
-    async def correct(
+    async def correct_text(
         self, number: int, reader: MemoryReader, text: str, embedding: tuple[str, bytes] | None
     ) -> Memory | None:
         """Replace a memory's text, and make the reader its author.
@@ -339,14 +339,14 @@ def apply_consent(person: str) -> Unit[None]:
 def delete_memories_and_prompts(ids: Collection[int], now: float) -> Unit[None]:
     """Delete memories, and the prompts that contain them."""
     yield SQL["mark_listed_memories"].query(ids=json.dumps(list(ids)))
-    for name in MEMORY_DELETIONS:
+    for name in MEMORY_DELETE_SQL_NAMES:
         yield SQL[name].query(moment=now, content=b"")
 
 
 def delete_stale_memories(conversation: str, turn_ids: Collection[int], now: float) -> Unit[None]:
     """Delete memories derived from these changed turns, and the prompts that contain them."""
     yield SQL["mark_stale_memories"].query(of=conversation, rows=json.dumps(list(turn_ids)))
-    for name in MEMORY_DELETIONS:
+    for name in MEMORY_DELETE_SQL_NAMES:
         yield SQL[name].query(moment=now, content=b"")
 
 

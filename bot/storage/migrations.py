@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 from bot.errors import SettingsError
 from bot.runtime.shipped_files import find_shipped_folder
 
-_ADVISORY_LOCK = 0x7472_6F75_7065  # "troupe" in ASCII
+_ADVISORY_LOCK_ID = 0x7472_6F75_7065  # "troupe" in ASCII
 
 
 def build_alembic_config() -> Config:
@@ -24,7 +24,7 @@ def upgrade(connection: Connection) -> None:
         # wait as long as another process is migrating
         connection.exec_driver_sql("SET LOCAL lock_timeout = 0")
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})")
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK_ID})")
     config = build_alembic_config()
     config.attributes["connection"] = connection
     try:

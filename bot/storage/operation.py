@@ -50,7 +50,7 @@ class NodeRegistry(ClockStore):
             yield SQL["share_report"].query(owner=owner, report=encoded_report)
 
     @readonly
-    def reports(self, owners: Sequence[str]) -> Unit[Mapping[str, ProcessReport]]:
+    def load_reports(self, owners: Sequence[str]) -> Unit[Mapping[str, ProcessReport]]:
         """Return the last reports of these processes, by owner name."""
         rows = [row for row in (yield SQL["node_reports"].query_alone()) if row[0] in owners]
         return dict(decode_all("report", rows, lambda row: (row[0], _decode_report(row[1]))))
@@ -95,7 +95,7 @@ class PauseStore(ClockStore):
     """Stores pauses. While a scope is paused, the bot answers nobody in it."""
 
     @readonly
-    def current(self) -> Unit[Sequence[AnswerPause]]:
+    def list_all(self) -> Unit[Sequence[AnswerPause]]:
         """Return all pauses, oldest first."""
         return [AnswerPause(*row) for row in (yield SQL["pauses"].query_alone())]
 

@@ -25,7 +25,7 @@ from bot.ports import Clock
 from bot.storage import histories
 from bot.storage.database import ClockStore, Database, Moment, current_moment, readonly, transaction
 from bot.storage.functions import SQL_FUNCTIONS
-from bot.storage.rows import NO_MESSAGE, decode, decode_content, encode_content, to_address_columns
+from bot.storage.rows import NO_CONTENT, decode, decode_content, encode_content, to_address_columns
 from bot.storage.statements import SQL, Rows, Unit, encode_sources
 from bot.value_class import value_class
 
@@ -33,7 +33,7 @@ ROW_LEASE_SECONDS = 20.0  # also written in statements.sql
 """The lease of a row; a sender gives up a request after half of this time."""
 _FIRST_NOTICE_PART = 10_000
 """Parts from this number on are notices about parts that could not be delivered."""
-_MAX_KNOWN_IDS = 1000  # of a chat; more than a search ever covers
+_MAX_KNOWN_MESSAGE_IDS = 1000  # of a chat; more than a search ever covers
 _MAX_REASON_CHARS = 500
 
 
@@ -69,7 +69,7 @@ class SqlOutbox(ClockStore):
         reserved_rows = []
         for key in ordered_lanes:
             leases = yield SQL["take_lane"].query(of=key, now=at.now)
-            row = (yield from _reserve_first(key, self._sender, leases, at)) if leases else None
+            row = (yield from _reserve_first_row(key, self._sender, leases, at)) if leases else None
             if row is not None:
                 reserved_rows.append(row)
         return reserved_rows
@@ -80,7 +80,7 @@ class SqlOutbox(ClockStore):
         at = current_moment(self._clock)
         if self._database.is_sqlite:
             [lane] = yield from self._change_row("end_sent_row", row, arrived_as=external_id)
-            return (yield from _reserve_next_on_sqlite(lane, self._sender, at))
+            return (yield from _reserve_row_on_sqlite(lane, self._sender, at))
         sent_values = {"row": row.id, "attempt": row.attempt_count, "arrived_as": external_id}
         values = {**sent_values, "lane": row.address.lane, **sender_values(self._sender)}
         [[is_row_held, *next_row]] = yield SQL_FUNCTIONS["sent"].call.query_alone(values)
@@ -105,7 +105,7 @@ class SqlOutbox(ClockStore):
             replaced_id = None if is_message_gone else row.external_id
             values = {"of_turn": turn, "of_part": part, "replaced": replaced_id, **content}
             yield SQL["send_again"].query(values)
-        return (yield from _reserve_next(lane_key, self._sender, at))
+        return (yield from _reserve_next_row(lane_key, self._sender, at))
 
     @transaction
     def give_up(self, row: OutboxRow, reason: str, notice: str = "") -> Unit[OutboxRow | None]:
@@ -123,12 +123,12 @@ class SqlOutbox(ClockStore):
             part = _FIRST_NOTICE_PART + (0 if delivery else row.part_number)
             row_key = {"turn": row.turn_name, "part": part, "op": OutboxOperation.SEND}
             reply_to = delivery.reply_to if delivery else row.reply_to
-            content = {**NO_MESSAGE, **encode_content(MessageContent(notice)), "reply_to": reply_to}
+            content = {**NO_CONTENT, **encode_content(MessageContent(notice)), "reply_to": reply_to}
             values = {**row_key, **to_address_columns(notice_address), **content}
             yield SQL["queue_once"].query(values)
             if notice_address.lane != lane_key:
                 yield from reserve_first_row_or_schedule(values, None, at)
-        return (yield from _reserve_next(lane_key, self._sender, at))
+        return (yield from _reserve_next_row(lane_key, self._sender, at))
 
     @transaction
     def turn_into_edit(self, row: OutboxRow, external_id: str) -> Unit[OutboxRow | None]:
@@ -136,7 +136,7 @@ class SqlOutbox(ClockStore):
         at = current_moment(self._clock)
         yield SQL["lock_lane"].query(of=row.address.lane)
         [lane] = yield from self._change_row("edit_opened_row", row, arrived_as=external_id)
-        return (yield from _reserve_next(lane, self._sender, at))
+        return (yield from _reserve_next_row(lane, self._sender, at))
 
     @transaction
     def move_to_private_chat(
@@ -149,7 +149,7 @@ class SqlOutbox(ClockStore):
         buttons = encode_content(row.content, private_delivery=delivery)["buttons"]
         yield from self._change_row("move_row", row, **columns, buttons=buttons)
         yield from reserve_first_row_or_schedule(columns, None, at)
-        return (yield from _reserve_next(key, self._sender, at))
+        return (yield from _reserve_next_row(key, self._sender, at))
 
     @transaction
     def mark_unknown(self, row: OutboxRow, seconds: float) -> Unit[None]:
@@ -190,7 +190,7 @@ class SqlOutbox(ClockStore):
     @readonly
     def list_message_ids(self, address: Address) -> Unit[Set[str]]:
         """Return the ids of messages in this chat that are recorded in outbox rows."""
-        rows = yield SQL["known_ids"].query_alone(of=address.lane, most=_MAX_KNOWN_IDS)
+        rows = yield SQL["known_ids"].query_alone(of=address.lane, most=_MAX_KNOWN_MESSAGE_IDS)
         return {row[0] for row in rows}
 
     @transaction
@@ -251,10 +251,10 @@ def reserve_first_row_or_schedule(
         yield SQL["make_due"].query({**lane_values, "now": at.now})
         return None
     leases = yield SQL["make_due_and_take"].query({**lane_values, "now": at.now})
-    return (yield from _reserve_first(row["lane"], sender, leases, at)) if leases else None
+    return (yield from _reserve_first_row(row["lane"], sender, leases, at)) if leases else None
 
 
-def _reserve_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
+def _reserve_next_row(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
     """Reserve and return the first unsent row of a chat's queue that this sender holds."""
     yield SQL["empty_lane"].query(of=key)  # from here on, other units that queue rows must wait
     head_rows = yield SQL["head"].query(of=key)
@@ -264,8 +264,8 @@ def _reserve_next(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRo
     return (yield from _begin_sending(head_rows, key, sender, leases, at))
 
 
-def _reserve_next_on_sqlite(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
-    """Do the same as `_reserve_next`, with only one statement if the queue is empty."""
+def _reserve_row_on_sqlite(key: str, sender: SenderIdentity, at: Moment) -> Unit[OutboxRow | None]:
+    """Do the same as `_reserve_next_row`, with only one statement if the queue is empty."""
     leases = yield SQL["hold_or_empty_lane"].query(of=key, now=at.now)
     if leases[0][0] is None:
         return None
@@ -273,7 +273,7 @@ def _reserve_next_on_sqlite(key: str, sender: SenderIdentity, at: Moment) -> Uni
     return (yield from _begin_sending(head_rows, key, sender, leases, at))
 
 
-def _reserve_first(
+def _reserve_first_row(
     key: str, sender: SenderIdentity, lease_rows: Rows, at: Moment
 ) -> Unit[OutboxRow | None]:
     head_rows = yield SQL["head"].query(of=key)

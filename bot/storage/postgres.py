@@ -132,7 +132,7 @@ class PostgresPool(ConnectionPool):
                 await self._pool.release(connection, timeout=_CANCEL_TIMEOUT_SECONDS)
 
     async def _run_unit(self, connection: Any, unit: Unit[T], query: Query) -> T:
-        if query.is_only_query and not self._is_behind_pgbouncer:
+        if query.is_only_query_of_unit and not self._is_behind_pgbouncer:
             return await self._run_unit_to_end(connection, unit, query)
         async with connection.transaction():
             if self._is_behind_pgbouncer:
@@ -166,7 +166,7 @@ class PostgresPool(ConnectionPool):
         return await self._run_with_engine(self._make_engine(COMMAND_TIMEOUT_SECONDS), unit)
 
     @override
-    async def maintain(self, unit: UnitOfWork[T]) -> T:
+    async def run_maintenance(self, unit: UnitOfWork[T]) -> T:
         def run_without_timeout(connection: Connection) -> T:
             connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
             return unit(connection)

@@ -14,8 +14,8 @@ from bot.storage.database import Store, readonly
 from bot.storage.rows import decode_all
 from bot.storage.statements import SQL, Rows, Unit, Values
 
-_COMPRESSION_LEVEL = 1  # takes half the default level's time, and a tenth more space
-_WINDOW_BITS, _MEMORY_LEVEL = 13, 6
+_ZLIB_LEVEL = 1  # takes half the default level's time, and a tenth more space
+_ZLIB_WINDOW_BITS, _ZLIB_MEMORY_LEVEL = 13, 6
 """Below zlib's defaults: clearing their 268 KB takes longer than compressing a receipt."""
 _pack_receipt = msgspec.msgpack.Encoder().encode
 _unpack_receipt = msgspec.msgpack.Decoder(Receipt).decode
@@ -70,7 +70,7 @@ def add_receipts(rows: Iterable[Mapping[str, Any]]) -> Unit[None]:
 
 
 def _compress_receipt(content: bytes) -> bytes:
-    compressor = zlib.compressobj(_COMPRESSION_LEVEL, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL)
+    compressor = zlib.compressobj(_ZLIB_LEVEL, zlib.DEFLATED, _ZLIB_WINDOW_BITS, _ZLIB_MEMORY_LEVEL)
     return compressor.compress(content) + compressor.flush()
 
 

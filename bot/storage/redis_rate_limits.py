@@ -36,11 +36,11 @@ _MAX_PAUSE_SECONDS = 15.0
 _SCAN_BATCH_SIZE = 1000
 _MAX_LISTED_REFUSALS = 100
 
-_UNLIMITED_SLOTS = 1_000_000
+_NO_SLOT_LIMIT = 1_000_000
 _MAX_UNREPORTED_RELEASES = 10_000
 """The maximum number of releases to report later; the earliest are kept."""
 _RELEASE_BATCH_SIZE = 500
-_SECONDS_BETWEEN_COUNTS = 20.0
+_SECONDS_BETWEEN_PROCESS_COUNTS = 20.0
 _ACTIVE_SECONDS = 90.0  # a process counts as running this long after its last report
 
 
@@ -96,7 +96,7 @@ class RedisRateLimits(RateLimits):
             quota = max(1, limit // self._process_count)
             return await self._own_limits.acquire_slot(key, quota, holder, lease_seconds, waiter)
         if response:  # also counted here, in case the server goes down
-            await self._own_limits.acquire_slot(key, _UNLIMITED_SLOTS, holder, lease_seconds)
+            await self._own_limits.acquire_slot(key, _NO_SLOT_LIMIT, holder, lease_seconds)
         return int(response)
 
     @override
@@ -151,7 +151,7 @@ class RedisRateLimits(RateLimits):
     async def blocked_calls(self) -> Sequence[BlockedCalls]:
         prefix = f"{self._prefix}refused:"
 
-        async def find_refusals() -> dict[str, float]:
+        async def read_blocked_seconds() -> dict[str, float]:
             seconds_by_scope: dict[str, float] = {}
             pattern = f"{_escape_wildcards(prefix)}*"
             async for key in self._redis.scan_iter(pattern, count=_SCAN_BATCH_SIZE):
@@ -161,7 +161,7 @@ class RedisRateLimits(RateLimits):
                     break
             return seconds_by_scope
 
-        waits = await self._ask_server(find_refusals)
+        waits = await self._ask_server(read_blocked_seconds)
         return await self._own_limits.blocked_calls() if waits is None else to_blocked_calls(waits)
 
     def _refusal_keys(self, scope: str) -> list[str]:
@@ -232,7 +232,7 @@ class RedisRateLimits(RateLimits):
     async def _count_processes_if_due(self) -> None:
         """Report, at intervals, that this process is running, and count the processes."""
         now = self._clock.monotonic()
-        if now - self._last_count_at >= _SECONDS_BETWEEN_COUNTS:
+        if now - self._last_count_at >= _SECONDS_BETWEEN_PROCESS_COUNTS:
             args: list[str | float] = [self._process_name, _ACTIVE_SECONDS]
             count = await self._scripts["count_processes"]([self._processes_key], args)
             self._process_count = int(count)

@@ -41,7 +41,7 @@ _Signal: TypeAlias = tuple[str, list[str]]
 
 
 class _SignalMessage(msgspec.Struct, array_like=True):
-    sender: str
+    sender_id: str
     signals: list[_Signal]
 
 
@@ -92,7 +92,7 @@ class RedisSignals(InProcessSignals):
     async def _send_queued_signals(self) -> None:
         pause_seconds = _PAUSE_SECONDS
         while True:
-            signals = await self._next_signals()
+            signals = await self._wait_for_signals()
             try:
                 async with asyncio.timeout(TIMEOUT_SECONDS):
                     await self._redis.publish(
@@ -109,7 +109,7 @@ class RedisSignals(InProcessSignals):
                 self._clear_problems()
                 pause_seconds = _PAUSE_SECONDS
 
-    async def _next_signals(self) -> list[_Signal]:
+    async def _wait_for_signals(self) -> list[_Signal]:
         """Return the queued signals; empty if none arrives within `heartbeat_seconds`."""
         try:
             async with asyncio.timeout(self._heartbeat_seconds):
@@ -168,7 +168,7 @@ class RedisSignals(InProcessSignals):
         except msgspec.DecodeError:
             _log.warning("signal_not_understood")
             return
-        if message.sender != self._sender_id:
+        if message.sender_id != self._sender_id:
             for topic, keys in message.signals:
                 self.receive(topic, keys)
 

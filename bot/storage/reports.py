@@ -196,7 +196,7 @@ class ServiceState(ClockStore):
     """Reads the state of the installation: queues, channels and messages."""
 
     @readonly
-    def queues(self) -> Unit[QueueState]:
+    def load_queue_state(self) -> Unit[QueueState]:
         [[waiting_count, oldest_waiting_at, held_count]] = yield SQL["queues"].query(
             now=self._clock.now()
         )

@@ -20,7 +20,7 @@ from bot.storage.copying import copy_file
 from bot.storage.data_kinds import PERSON_DELETION_SQL_NAMES
 from bot.storage.database import Database
 from bot.storage.forgetting import CHARACTER_DELETIONS, Tombstone
-from bot.storage.memories import MEMORY_DELETIONS
+from bot.storage.memories import MEMORY_DELETE_SQL_NAMES
 from bot.storage.statements import SQL, Unit
 
 _PREPARATION_STATEMENTS = (
@@ -31,7 +31,7 @@ _PREPARATION_STATEMENTS = (
 _PERSON_DELETIONS = (*PERSON_DELETION_SQL_NAMES, "forget_descriptions", *CHARACTER_DELETIONS)
 _CHANNEL_DELETIONS = (
     *("forget_sent_messages", "forget_messages_until", "forget_rows_of_channel"),
-    *("forget_descriptions_of_channel", "mark_memories_of_conversation", *MEMORY_DELETIONS),
+    *("forget_descriptions_of_channel", "mark_memories_of_conversation", *MEMORY_DELETE_SQL_NAMES),
 )
 
 
@@ -66,19 +66,19 @@ async def prepare_restored_database(
 def _repeat_deletion(tombstone: Tombstone, now: float) -> Unit[None]:
     until, key, person = tombstone.at, tombstone.conversation, tombstone.person
     if tombstone.consent_of is not None:
-        key_values = {"scope": tombstone.consent_of, "key": "consent"}
+        setting_key = {"scope": tombstone.consent_of, "key": "consent"}
         choice_values = {"value": tombstone.consent, "by": tombstone.consent_of, "at": until}
         if tombstone.consent:
-            yield SQL["set_choice"].query({**key_values, **choice_values, "conversation": ""})
+            yield SQL["set_choice"].query({**setting_key, **choice_values, "conversation": ""})
         else:
-            yield SQL["reset_choice"].query(key_values)
+            yield SQL["reset_choice"].query(setting_key)
         yield from memories.apply_consent(tombstone.consent_of)
     if tombstone.memories:
         yield from memories.delete_memories_and_prompts(tombstone.memories, now)
     if person is not None:
-        key_values = {"person": person, "person_anywhere": f"{person}@"}
+        person_values = {"person": person, "person_anywhere": f"{person}@"}
         for name in _PERSON_DELETIONS:
-            yield SQL[name].query({**key_values, "until": until, "moment": now, "content": b""})
+            yield SQL[name].query({**person_values, "until": until, "moment": now, "content": b""})
     if key is None:
         return
     earlier_ids = [row[0] for row in (yield SQL["turns_until_moment"].query(of=key, until=until))]
@@ -90,9 +90,9 @@ def _repeat_deletion(tombstone: Tombstone, now: float) -> Unit[None]:
     if forgets_everything:
         address = parse_address(key)
         channel_values = {"of_lane": address.lane, "of_thread": address.thread or ""}
-        emptying_values = {"moment": now, "content": b""}
+        deletion_values = {"moment": now, "content": b""}
         for name in _CHANNEL_DELETIONS:
-            yield SQL[name].query({"of": key, "until": until, **channel_values, **emptying_values})
+            yield SQL[name].query({"of": key, "until": until, **channel_values, **deletion_values})
 
 
 _MAX_RESTORE_AGE_SECONDS = 30 * 86_400.0

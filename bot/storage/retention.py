@@ -24,7 +24,7 @@ FORGOTTEN_RETENTION_SECONDS = 30 * _DAY_SECONDS
 _ROWS_PER_PAGE = 500
 """Rows per transaction: few, so that workers do not wait long for it."""
 
-_FINAL_STATES = "state IN ('sent', 'dead')"
+_FINAL_STATE_CONDITION = "state IN ('sent', 'dead')"
 
 
 async def delete_expired(database: Database, clock: Clock, receipt_days: float) -> int:
@@ -34,7 +34,7 @@ async def delete_expired(database: Database, clock: Clock, receipt_days: float) 
     deleted_count = 0
     for table, column, seconds, condition in (
         ("inbox", "received_at", INBOX_RETENTION_SECONDS, "state <> 'new'"),
-        ("outbox", "started_at", OUTBOX_RETENTION_SECONDS, _FINAL_STATES),
+        ("outbox", "started_at", OUTBOX_RETENTION_SECONDS, _FINAL_STATE_CONDITION),
         ("receipt", "at", USAGE_RETENTION_SECONDS, "true"),
         ("forgotten", "at", FORGOTTEN_RETENTION_SECONDS, "true"),
         ("audit", "at", USAGE_RETENTION_SECONDS, "true"),
@@ -157,8 +157,8 @@ def _delete_conversation_turns(key: str, expired_rows: Rows, now: float) -> Unit
         yield SQL["conversation_exists"].query(key_values)
     ):
         return 0
-    sessions = json.dumps(sorted({row[2] for row in expired_rows}))
-    yield SQL["delete_summaries_of_sessions"].query({**key_values, "sessions": sessions})
+    sessions_json = json.dumps(sorted({row[2] for row in expired_rows}))
+    yield SQL["delete_summaries_of_sessions"].query({**key_values, "sessions": sessions_json})
     part_names = [name for row in expired_rows for name in (row[4] or "").split("\n") if name]
     turn_names = json.dumps(sorted({part.rpartition("/")[0] for part in part_names}))
     yield SQL["delete_sent_messages"].query(channel=parse_address(key).channel, names=turn_names)

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Table
 
 from bot.storage.column_types import list_encryptable_columns
-from bot.storage.copying import ReportTable
+from bot.storage.copying import ReportRowCount
 from bot.storage.database import Database
 from bot.storage.statements import Query, Statement, Unit
 from bot.storage.tables import metadata
@@ -18,7 +18,7 @@ _ROWS_PER_PAGE = 200
 """Rows per transaction: few, so that workers do not wait long for it."""
 
 
-async def rewrite_texts(database: Database, report: ReportTable) -> int:
+async def rewrite_texts(database: Database, report: ReportRowCount) -> int:
     """Re-encode all texts as the settings require, and return the number of changed rows.
 
     `report` is called with each table and its number of changed rows. If a text cannot be

@@ -34,7 +34,7 @@ from bot.chat.prompt import Role
 from bot.chat.session import Turn
 from bot.errors import Undecodable
 
-Stored = TypeVar("Stored")
+InputT = TypeVar("InputT")
 Value = TypeVar("Value")
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ _DECODING_ERRORS = (
 )
 
 
-def decode(parse: Callable[[Stored], Value], stored_value: Stored) -> Value:
+def decode(parse: Callable[[InputT], Value], stored_value: InputT) -> Value:
     """Decode a row or signal; raises `Undecodable` for any failure."""
     if isinstance(stored_value, Sequence) and not isinstance(stored_value, str | bytes):
         for column in stored_value:  # the text could not be decrypted
@@ -59,7 +59,7 @@ def decode(parse: Callable[[Stored], Value], stored_value: Stored) -> Value:
         raise Undecodable(str(error) if is_quotable else type(error).__name__) from None
 
 
-def decode_all(label: str, rows: Iterable[Stored], parse: Callable[[Stored], Value]) -> list[Value]:
+def decode_all(label: str, rows: Iterable[InputT], parse: Callable[[InputT], Value]) -> list[Value]:
     """Decode rows or signals; unreadable ones are skipped and logged with the reason."""
     values: list[Value] = []
     for row in rows:
@@ -103,7 +103,7 @@ def decode_event(kind: str, payload: bytes | str | Undecodable | None) -> Incomi
     return decode(_DECODERS[kind], payload)
 
 
-class _Controls(msgspec.Struct, omit_defaults=True):
+class _RowExtras(msgspec.Struct, omit_defaults=True):
     """The content of the JSON column `buttons`: controls, and fields without their own column."""
 
     buttons: tuple[Button, ...] = ()
@@ -113,10 +113,10 @@ class _Controls(msgspec.Struct, omit_defaults=True):
     private: PrivateDelivery | None = None
 
 
-_NO_CONTROLS = _Controls()
-_decode_controls = msgspec.json.Decoder(_Controls).decode
+_NO_EXTRAS = _RowExtras()
+_decode_extras = msgspec.json.Decoder(_RowExtras).decode
 _decode_face = msgspec.json.Decoder(Face).decode
-NO_MESSAGE = {
+NO_CONTENT = {
     "text": "",
     "face": None,
     "buttons": None,
@@ -142,11 +142,11 @@ def encode_content(
     private_delivery: PrivateDelivery | None = None,
 ) -> dict[str, str | None]:
     """Encode content as outbox columns; `buttons` is everything but text and face, as JSON."""
-    controls = _Controls(content.buttons, content.menus, thread, content.thoughts, private_delivery)
+    extras = _RowExtras(content.buttons, content.menus, thread, content.thoughts, private_delivery)
     return {
         "text": to_storable_text(content.text),
         "face": None if content.face is None else _to_json(content.face),
-        "buttons": None if controls == _NO_CONTROLS else _to_json(controls),
+        "buttons": None if extras == _NO_EXTRAS else _to_json(extras),
     }
 
 
@@ -162,10 +162,10 @@ def decode_content(
     text: str, face: str | None, buttons: str | None
 ) -> tuple[MessageContent, AnswerThread | None, PrivateDelivery | None]:
     """Decode the columns of `encode_content`; raises exceptions that `decode` translates."""
-    controls = _NO_CONTROLS if buttons is None else _decode_controls(buttons)
+    extras = _NO_EXTRAS if buttons is None else _decode_extras(buttons)
     speaker = None if face is None else _decode_face(face)
-    content = MessageContent(text, speaker, controls.buttons, controls.menus, controls.thoughts)
-    return content, controls.thread, controls.private
+    content = MessageContent(text, speaker, extras.buttons, extras.menus, extras.thoughts)
+    return content, extras.thread, extras.private
 
 
 TURN_COLUMNS = (

@@ -165,11 +165,11 @@ def _commit_together(connection: sqlite3.Connection, batch: Sequence[_Job]) -> l
     return [(future, value, None) for (_, future), value in zip(batch, values, strict=True)]
 
 
-def _run_in_transaction(connection: sqlite3.Connection, units: Sequence[Work[Any]]) -> list[Any]:
+def _run_in_transaction(connection: sqlite3.Connection, works: Sequence[Work[Any]]) -> list[Any]:
     # With a plain BEGIN, two processes that read and then write could lose an update or fail.
     connection.execute("BEGIN IMMEDIATE")
     try:
-        values = [work(connection) for work in units]
+        values = [work(connection) for work in works]
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
@@ -251,7 +251,7 @@ class ConnectionPool(Protocol):
     async def commit(self, unit: UnitOfWork[T]) -> T:
         """Run a SQLAlchemy function in a separate transaction, and commit it."""
 
-    async def maintain(self, unit: UnitOfWork[T]) -> T:
+    async def run_maintenance(self, unit: UnitOfWork[T]) -> T:
         """Run like `commit`, but without a statement timeout."""
         return await self.commit(unit)
 

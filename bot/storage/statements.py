@@ -30,7 +30,7 @@ DialectName = Literal["sqlite", "postgresql"]
 Values: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = Sequence[Sequence[Any]]
 
-SERVER_CLOCK = "extract(epoch FROM clock_timestamp())::float8"
+SERVER_CLOCK_SQL = "extract(epoch FROM clock_timestamp())::float8"
 PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)")
 _NAME_LINE = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _INCLUDED_SECTION = re.compile(r"\{(\w+)\}")
@@ -91,7 +91,7 @@ class Statement:
 
         In a read-only unit, further queries may follow, also without a transaction.
         """
-        return Query(self, values or named_values, (), is_only_query=True)
+        return Query(self, values or named_values, (), is_only_query_of_unit=True)
 
     def query_many(self, rows: Sequence[Values]) -> "Query":
         """Return a query that runs this statement once per row of values, and returns no rows."""
@@ -100,7 +100,7 @@ class Statement:
     def _compile(self, dialect: DialectName) -> "CompiledSql":
         text = self.text
         if dialect == "postgresql":
-            text = re.sub(r":now\b", SERVER_CLOCK, text)
+            text = re.sub(r":now\b", SERVER_CLOCK_SQL, text)
         else:
             text = _POSTGRESQL_SYNTAX.sub("", text)
             for name, spelling in _SQLITE_SPELLINGS.items():
@@ -219,7 +219,7 @@ class Query:
     values: Values
     value_rows: tuple[Values, ...]
     """If not empty, the statement runs once for each of these, and returns no rows."""
-    is_only_query: bool = False
+    is_only_query_of_unit: bool = False
     """Whether it is the only query of its unit, which saves round trips on PostgreSQL."""
 
 

@@ -28,7 +28,7 @@ class _CachedVectors:
     revision: int
     model_id: str
     keys: Sequence[str]
-    matrix: npt.NDArray[np.float32]
+    vector_matrix: npt.NDArray[np.float32]
 
 
 class SqlStories(Store, Stories):
@@ -115,7 +115,7 @@ class SqlStories(Store, Stories):
     def _evict_surplus(self) -> None:
         while (
             len(self._cache) > 1
-            and sum(one.matrix.nbytes for one in self._cache.values()) > _MAX_CACHE_BYTES
+            and sum(one.vector_matrix.nbytes for one in self._cache.values()) > _MAX_CACHE_BYTES
         ):
             self._cache.popitem(last=False)
 
@@ -141,6 +141,6 @@ def _pack_vectors(revision: int, model_id: str, rows: Rows, vector_bytes: int) -
 def _rank_by_similarity(
     vectors: _CachedVectors, query: PackedVector, limit: int
 ) -> list[tuple[str, float]]:
-    scores = vectors.matrix @ np.frombuffer(query, dtype="<f4")
+    scores = vectors.vector_matrix @ np.frombuffer(query, dtype="<f4")
     best_indexes = np.argsort(-scores, kind="stable")[: max(0, limit)]
     return [(vectors.keys[index], float(scores[index])) for index in best_indexes]

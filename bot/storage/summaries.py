@@ -44,8 +44,8 @@ class SqlSummaries(Store):
             if not own_turn_rows:
                 return None, ()
             [(session, own_turn_id, since)] = own_turn_rows
-        position_values = {"in_session": session, "last_own": own_turn_id}
-        rows = yield SQL["newest_turns_after"].query({**values, **position_values})
+        own_turn_values = {"in_session": session, "last_own": own_turn_id}
+        rows = yield SQL["newest_turns_after"].query({**values, **own_turn_values})
         turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
         return since, [one for one in reversed(turns) if one.turn.at.timestamp() >= since]
 

@@ -50,8 +50,8 @@ def _numbered_table(name: str, *items: SchemaItem) -> Table:
 
 def _partial_index(name: str, condition: str, *columns: str) -> Index:
     """Create a partial index; only queries with the same condition and constants use it."""
-    where = text(condition)
-    return Index(name, *columns, sqlite_where=where, postgresql_where=where)
+    where_clause = text(condition)
+    return Index(name, *columns, sqlite_where=where_clause, postgresql_where=where_clause)
 
 
 # Received events. A row is `new` until the transaction that stores its answer. It is `dead` if the

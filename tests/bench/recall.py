@@ -35,7 +35,9 @@ async def measure(url: str, encryption: TextEncryption) -> str:
     async with open_database(url, encryption) as database:
         await database.write(fill)
         if not database.is_sqlite:
-            await database.maintain(lambda connection: connection.execute(text("ANALYZE memory")))
+            await database.run_maintenance(
+                lambda connection: connection.execute(text("ANALYZE memory"))
+            )
         memories = SqlMemories(database, SystemClock())
         listener = MemoryListener(place, "nora", people[0], people)
         found = await memories.recall(listener)

@@ -51,7 +51,7 @@ async def url(postgres_folder: str) -> str:
 def encryption(empty_database: str) -> TextEncryption:
     """Return encryption that is on for PostgreSQL and off for SQLite."""
     is_on = not empty_database.startswith("sqlite")
-    return TextEncryption([ENCRYPTION_KEY], is_on=is_on)
+    return TextEncryption([ENCRYPTION_KEY], encrypts_new_texts=is_on)
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ async def test_ids_of_new_rows_continue_after_the_largest_copied_id(
 
 
 async def test_encrypted_texts_are_copied_unchanged(empty_database: str, tmp_path: Path) -> None:
-    encryption = TextEncryption([Fernet.generate_key().decode()], is_on=True)
+    encryption = TextEncryption([Fernet.generate_key().decode()], encrypts_new_texts=True)
     target_url = f"sqlite:///{tmp_path / 'copied.db'}"
     async with open_database(empty_database, encryption) as database:
         await SqlInbox(database, SystemClock()).receive([make_incoming(text="to be copied")], {})

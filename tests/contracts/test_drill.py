@@ -8,8 +8,8 @@ from bot.errors import StoreError
 from bot.service import drill
 from bot.service.drill import DATA_LOCATIONS, ROW_TAG, run_drill
 from bot.settings import Settings
-from bot.storage.data_kinds import DATA_KINDS, KEPT_IDS, PERSON_DELETION_SQL_NAMES
-from bot.storage.redis_windows import RedisWindows
+from bot.storage.data_kinds import DATA_KINDS, KEPT_ID_REASONS, PERSON_DELETION_SQL_NAMES
+from bot.storage.redis_session_windows import RedisSessionWindows
 from bot.storage.statements import SQL, Statement
 from bot.storage.tables import metadata
 from tests.contracts.conftest import ENCRYPTION_KEY
@@ -90,12 +90,12 @@ async def test_person_is_forgotten_on_postgresql_with_redis(
         result = await run_drill(settings)
         assert result.counts_before["redis window"]
         assert result.counts_after == {}
-        assert set(result.retained_id_counts) <= set(KEPT_IDS)
+        assert set(result.retained_id_counts) <= set(KEPT_ID_REASONS)
         leave_out("turn.text", monkeypatch)
         assert "turn.text" in (await run_drill(settings)).counts_after
         monkeypatch.undo()
         monkeypatch.setattr(drill, "_FORGET_TIMEOUT_SECONDS", 0)
-        monkeypatch.setattr(RedisWindows, "drop", forget_nothing)
+        monkeypatch.setattr(RedisSessionWindows, "drop", forget_nothing)
         assert "redis window" in (await run_drill(settings)).counts_after
         assert await rows_of_drills(settings) == []
 

@@ -32,7 +32,7 @@ async def read_all(store: Store) -> UnreadTurns:
     """Read all turns, as for a model request."""
     extractions = SqlExtractions(store.database)
     unread = await extractions.load(LANE)
-    assert await extractions.begin(LANE, unread)
+    assert await extractions.begin_extraction(LANE, unread)
     await extractions.finish(LANE, unread, unread.turns[-1].id)
     return unread
 
@@ -75,8 +75,8 @@ async def test_only_one_of_two_processes_asks_the_model(store: Store) -> None:
     extractions = SqlExtractions(store.database)
     await exchange(store, 1)
     unread = await extractions.load(LANE)
-    assert await extractions.begin(LANE, unread)
-    assert not await extractions.begin(LANE, unread)
+    assert await extractions.begin_extraction(LANE, unread)
+    assert not await extractions.begin_extraction(LANE, unread)
     again = await extractions.load(LANE)
     assert (texts(again), again.exchange_count) == (texts(unread), 0)
 

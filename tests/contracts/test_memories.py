@@ -184,7 +184,7 @@ async def test_only_author_subject_and_admins_change_a_memory(memories: SqlMemor
         retired = await memories.change(kept.id, reader, state=MemoryState.RETIRED)
         assert (retired is not None) == may
         assert await recalled(memories, HERE) == ([] if may else [BY_HAND.text])
-        corrected = await memories.correct(kept.id, reader, "Alice keeps wasps", None)
+        corrected = await memories.correct_text(kept.id, reader, "Alice keeps wasps", None)
         assert (corrected is not None) == may
         number = corrected.id if corrected else kept.id
         assert (await memories.forget(number, reader) is not None) == may
@@ -335,14 +335,14 @@ async def test_operators_see_the_newest_memories_of_all_places(memories: SqlMemo
     for text, place in zip(texts, (HERE, PRIVATE, ELSEWHERE), strict=True):
         state = MemoryState.PROPOSED if place is PRIVATE else MemoryState.KEPT
         assert await memories.add(replace(BY_HAND, text=text, place=place, state=state))
-    assert [one.text for one in await memories.newest()] == [*reversed(texts)]
-    [waiting] = await memories.newest(MemoryState.PROPOSED)
+    assert [one.text for one in await memories.list_newest()] == [*reversed(texts)]
+    [waiting] = await memories.list_newest(MemoryState.PROPOSED)
     operator = MemoryReader("", waiting.place, is_admin=True)
     assert await memories.change(waiting.id, operator, state=MemoryState.KEPT)
-    assert await memories.newest(MemoryState.PROPOSED) == []
-    assert [one.text for one in await memories.newest(number=waiting.id)] == [texts[1]]
+    assert await memories.list_newest(MemoryState.PROPOSED) == []
+    assert [one.text for one in await memories.list_newest(number=waiting.id)] == [texts[1]]
     assert await memories.forget(waiting.id, operator)
-    assert await memories.newest(number=waiting.id) == []
+    assert await memories.list_newest(number=waiting.id) == []
 
 
 async def test_export_contains_the_memories_of_the_person(

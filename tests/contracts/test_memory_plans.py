@@ -69,7 +69,7 @@ async def test_recall_in_a_large_server_needs_one_indexed_query(
 ) -> None:
     await store.database.write(fill)
     if not store.database.is_sqlite:
-        await store.database.maintain(lambda c: c.execute(text("ANALYZE memory")))
+        await store.database.run_maintenance(lambda c: c.execute(text("ANALYZE memory")))
     database = CountingDatabase(store)
     memories = SqlMemories(database, SystemClock())
     people = tuple(f"discord:{number}" for number in range(1, 21))

@@ -132,7 +132,7 @@ async def test_scope_is_paused_once_until_it_is_resumed(store: Store) -> None:
     assert await pauses.end("telegram")
     assert not await pauses.end("telegram")
 
-    [current] = await pauses.current()
+    [current] = await pauses.list_all()
 
     assert (current.scope, current.by) == ("all", "ben")
     assert await pauses.begin("telegram", "anna"), "once more"
@@ -293,16 +293,16 @@ async def words_in(store: Store) -> set[str]:
 
 async def test_queues_are_counted(store: Store) -> None:
     state = ServiceState(store.database, SystemClock())
-    assert await state.queues() == QueueState(0, None, 0, 0, 0)
+    assert await state.load_queue_state() == QueueState(0, None, 0, 0, 0)
     assert await state.queue_ages() == (0.0, 0.0)
     claim, message = await take_message(store)
     await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
-    waiting = await state.queues()
+    waiting = await state.load_queue_state()
     assert (waiting.conversation_count, waiting.in_progress_count) == (2, 1)
     assert waiting.oldest_received_at is not None
     assert 0 < (await state.queue_ages())[0] < 60
     await store.conversations.finish(claim, message, TurnResult())
-    assert (await state.queues()).conversation_count == 1
+    assert (await state.load_queue_state()).conversation_count == 1
 
 
 async def test_channels_are_listed(store: Store) -> None:

@@ -21,9 +21,9 @@ from bot.storage.codec import TextCodec, TextEncryption
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
 from bot.storage.fernets import FernetCodec
-from bot.storage.redis_windows import open_windows
+from bot.storage.redis_session_windows import open_session_windows
+from bot.storage.session_windows import SessionWindow, SharedSessionWindows, create_window
 from bot.storage.statements import Query, StartUnit
-from bot.storage.windows import SessionWindow, SharedWindows, create_window
 from tests.fakes import FakeClock
 from tests.samples import ALICE, make_incoming, read_session
 from tests.support.store import Store
@@ -64,7 +64,7 @@ class ObservedDatabase(Database):
         """Do nothing, because these tests ignore the log."""
 
 
-class FakeSharedWindows(SharedWindows):
+class FakeSharedWindows(SharedSessionWindows):
     """An in-memory cache of windows that all processes of a test share."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class FakeSharedWindows(SharedWindows):
 class Process:
     """One process that answers messages in a chat."""
 
-    def __init__(self, store: Store, name: str, shared: SharedWindows | None = None) -> None:
+    def __init__(self, store: Store, name: str, shared: SharedSessionWindows | None = None) -> None:
         self._store = store
         self._name = name
         self.database = ObservedDatabase(store.database)
@@ -229,8 +229,8 @@ async def server(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[str]:
     # A server on a busy machine is not taken for one that is away.
-    for name in ("_FIND_TIMEOUT_SECONDS", "TIMEOUT_SECONDS"):
-        monkeypatch.setattr(f"bot.storage.redis_windows.{name}", 60)
+    for name in ("_FIND_WINDOW_TIMEOUT_SECONDS", "TIMEOUT_SECONDS"):
+        monkeypatch.setattr(f"bot.storage.redis_session_windows.{name}", 60)
     async with request.param(tmp_path) as url:
         yield url
 
@@ -244,7 +244,7 @@ async def test_window_is_shared_through_a_server_that_may_lose_it(
         client = await stack.enter_async_context(Redis.from_url(server))
 
         async def process(name: str) -> Process:
-            opening = open_windows(server, "test:", TextCodec(), SystemClock())
+            opening = open_session_windows(server, "test:", TextCodec(), SystemClock())
             return Process(store, name, await stack.enter_async_context(opening))
 
         async def answer(process: Process, number: int) -> int:
@@ -278,11 +278,11 @@ def some_window() -> SessionWindow:
 async def test_shared_window_is_found_only_by_the_next_claim_of_this_installation(
     server: str,
 ) -> None:
-    codec = FernetCodec(TextEncryption((Fernet.generate_key().decode(),), is_on=True))
+    codec = FernetCodec(TextEncryption((Fernet.generate_key().decode(),), encrypts_new_texts=True))
     async with (
-        open_windows(server, "one:", codec, SystemClock()) as here,
-        open_windows(server, "one:", codec, SystemClock()) as there,
-        open_windows(server, "other:", codec, SystemClock()) as elsewhere,
+        open_session_windows(server, "one:", codec, SystemClock()) as here,
+        open_session_windows(server, "one:", codec, SystemClock()) as there,
+        open_session_windows(server, "other:", codec, SystemClock()) as elsewhere,
         Redis.from_url(server) as client,
     ):
         kept = some_window()
@@ -308,7 +308,7 @@ async def test_frozen_server_is_retried_after_a_pause(tmp_path: Path) -> None:
     clock = FakeClock()
     async with (
         run_valkey(tmp_path) as url,
-        open_windows(url, "test:", TextCodec(), clock) as windows,
+        open_session_windows(url, "test:", TextCodec(), clock) as windows,
     ):
         next_claim = Claim("telegram:5", 8, "here")
 
@@ -326,7 +326,7 @@ async def test_frozen_server_is_retried_after_a_pause(tmp_path: Path) -> None:
 
 async def test_missing_server_is_not_an_error(tmp_path: Path) -> None:
     address = f"unix://{tmp_path / secrets.token_hex(4)}.sock"
-    async with open_windows(address, "test:", TextCodec(), SystemClock()) as windows:
+    async with open_session_windows(address, "test:", TextCodec(), SystemClock()) as windows:
         windows.share(Claim("telegram:5", 7, "here"), some_window())
         assert await windows.find(Claim("telegram:5", 8, "here")) is None
         await windows.drop(Claim("telegram:5", 8, "here"))

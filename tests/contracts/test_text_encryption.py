@@ -29,8 +29,8 @@ from tests.samples import ALICE, begin, make_incoming, read_session
 from tests.support.store import LANE, NOON, finish, open_store, present
 
 OLD, NEW = (Fernet.generate_key().decode() for _ in range(2))
-OFF, ON = TextEncryption([OLD]), TextEncryption([OLD], is_on=True)
-ROTATED = TextEncryption([NEW, OLD], is_on=True)
+OFF, ON = TextEncryption([OLD]), TextEncryption([OLD], encrypts_new_texts=True)
+ROTATED = TextEncryption([NEW, OLD], encrypts_new_texts=True)
 NO_KEY = TextEncryption()
 WORD = "canary words"
 COLUMNS = [column for table in metadata.sorted_tables for column in list_encryptable_columns(table)]
@@ -125,7 +125,7 @@ async def test_wrong_encryption_key_is_reported(
 ) -> None:
     await fill_new(empty_database, ON)
     before = await stored_values(empty_database)
-    await expect_refusal(empty_database, TextEncryption(keys, is_on=is_on))
+    await expect_refusal(empty_database, TextEncryption(keys, encrypts_new_texts=is_on))
     assert await stored_values(empty_database) == before
 
 
@@ -135,7 +135,9 @@ async def test_rotated_texts_need_only_the_new_key(empty_database: str) -> None:
         assert await rewrite_texts(database, nothing) > 0
         assert await rewrite_texts(database, nothing) == 0
     await expect_refusal(empty_database, ON)
-    async with open_database(empty_database, TextEncryption([NEW], is_on=True)) as database:
+    async with open_database(
+        empty_database, TextEncryption([NEW], encrypts_new_texts=True)
+    ) as database:
         assert all(map(is_plain, (await read_values(database)).values()))
 
 
@@ -202,7 +204,7 @@ def die(table, _rows):
         os.kill(os.getpid(), signal.SIGKILL)
 
 async def main():
-    async with open_database(url, TextEncryption([key], is_on=True)) as database:
+    async with open_database(url, TextEncryption([key], encrypts_new_texts=True)) as database:
         await rewrite_texts(database, die)
 
 asyncio.run(main())

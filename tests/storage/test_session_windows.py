@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from bot.chat.session import Claim, Session, Turn
-from bot.storage.windows import SessionWindows, create_window
+from bot.storage.session_windows import SessionWindows, create_window
 
 
 def turns(*texts: str) -> tuple[Turn, ...]:

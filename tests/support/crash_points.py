@@ -285,7 +285,7 @@ def _unfenced_again() -> None:
 def _clients_clocks() -> None:
     """Faulty build: leases on PostgreSQL are judged by the clients' clocks."""
     ahead = round(SystemClock().now() - time.time())
-    statements.SERVER_CLOCK = f"({statements.SERVER_CLOCK} + {ahead})"
+    statements.SERVER_CLOCK_SQL = f"({statements.SERVER_CLOCK_SQL} + {ahead})"
     own_time = f"(clock_timestamp() + make_interval(secs => {ahead}))"
     for function in SQL_FUNCTIONS.values():
         if "clock_timestamp" in function.definition:

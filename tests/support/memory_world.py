@@ -316,7 +316,7 @@ class MemoryWorld:
                 fact.is_retired = fact.is_retired or may
             case "correct":
                 text = hashlib.sha256(f"correction {self.events}".encode()).hexdigest()[:20]
-                found = await self.memories.correct(fact.number, reader, text, None)
+                found = await self.memories.correct_text(fact.number, reader, text, None)
                 if found is not None:
                     own = self.place(fact.place).narrowest_audience
                     chosen = fact.chosen if fact.author == person else own

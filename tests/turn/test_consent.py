@@ -223,7 +223,7 @@ class Groups:
             found += map(
                 str, await Receipts(setup.database).find_for_last_message(f"telegram:{chat}")
             )
-        found += map(str, (vars(setup.conversations.windows), vars(setup.resolver)))
+        found += map(str, (vars(setup.conversations.session_windows), vars(setup.resolver)))
         found += map(str, setup.decisions._new_notes)
         return [one for one in found if word in one]
 

@@ -102,7 +102,7 @@ class AnsweringPauses:
 
     async def refresh(self) -> None:
         """Read the pauses from the database; raises `StoreError`."""
-        previous_pauses, self._current_pauses = self._current_pauses, await self.pauses.current()
+        previous_pauses, self._current_pauses = self._current_pauses, await self.pauses.list_all()
         scopes = [one.scope for one in self._current_pauses]
         if set(self._current_pauses) - set(previous_pauses):
             _log.info("answering_paused", scopes=scopes)

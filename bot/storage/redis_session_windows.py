@@ -20,13 +20,13 @@ from bot.ports import Clock
 from bot.runtime.tasks import cancel_and_wait
 from bot.storage.codec import TextCodec
 from bot.storage.redis_client import TIMEOUT_SECONDS, open_client
-from bot.storage.windows import SessionWindow, SharedWindows, create_window
+from bot.storage.session_windows import SessionWindow, SharedSessionWindows, create_window
 
 _log = structlog.get_logger(__name__)
-_EXPIRY_SECONDS = 600
+_WINDOW_EXPIRY_SECONDS = 600
 _MAX_WINDOW_BYTES = 200_000
 _MAX_QUEUED_WINDOWS = 1000
-_FIND_TIMEOUT_SECONDS = 0.3  # reading the history from SQL would be faster
+_FIND_WINDOW_TIMEOUT_SECONDS = 0.3  # reading the history from SQL would be faster
 _PAUSE_SECONDS = 15.0
 _SERVER_ERRORS = (TimeoutError, RedisError, OSError)
 
@@ -42,7 +42,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_StoredWindow).decode
 
 
-class RedisWindows(SharedWindows):
+class RedisSessionWindows(SharedSessionWindows):
     """Shares sessions' newest turns (windows), and writes queued ones in the background."""
 
     def __init__(self, redis: Redis, prefix: str, codec: TextCodec, clock: Clock) -> None:
@@ -70,7 +70,7 @@ class RedisWindows(SharedWindows):
         if self._is_paused:
             return None
         try:
-            async with asyncio.timeout(_FIND_TIMEOUT_SECONDS):
+            async with asyncio.timeout(_FIND_WINDOW_TIMEOUT_SECONDS):
                 value = await self._redis.get(self._prefix + claim.conversation)
             decoded_value = self._codec.decode(value if isinstance(value, bytes) else None)
             window = _decode(decoded_value) if decoded_value else None
@@ -108,7 +108,7 @@ class RedisWindows(SharedWindows):
         windows_by_key, self._queued_windows = self._queued_windows, {}
         async with self._redis.pipeline(transaction=False) as pipeline:
             for conversation, value in windows_by_key.items():
-                pipeline.set(self._prefix + conversation, value, ex=_EXPIRY_SECONDS)
+                pipeline.set(self._prefix + conversation, value, ex=_WINDOW_EXPIRY_SECONDS)
             await pipeline.execute()
 
     @property
@@ -122,12 +122,12 @@ class RedisWindows(SharedWindows):
 
 
 @contextlib.asynccontextmanager
-async def open_windows(
+async def open_session_windows(
     url: str, prefix: str, codec: TextCodec, clock: Clock
-) -> AsyncIterator[RedisWindows]:
+) -> AsyncIterator[RedisSessionWindows]:
     """Open the session windows shared through Redis. Raises `SettingsError` for a bad address."""
     redis = open_client(url)
-    windows = RedisWindows(redis, prefix, codec, clock)
+    windows = RedisSessionWindows(redis, prefix, codec, clock)
     task = asyncio.create_task(windows.run(), name="shared windows")
     try:
         yield windows

@@ -85,7 +85,7 @@ def _turn_size(turn: Turn) -> int:
     return len(turn.text) + _EXTRA_CHARS_PER_TURN
 
 
-class SharedWindows(Protocol):
+class SharedSessionWindows(Protocol):
     """Shares sessions' newest turns (windows) between processes. Any window may be lost."""
 
     def share(self, claim: Claim, window: SessionWindow) -> None:
