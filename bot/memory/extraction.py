@@ -36,7 +36,7 @@ _UNSPACED_SCRIPT_CHARS = (
 _WORD = re.compile(rf"[^\W_{_UNSPACED_SCRIPT_CHARS}]+(?:['’][^\W_{_UNSPACED_SCRIPT_CHARS}]+)*")
 _UNSPACED_SCRIPT_RUN = re.compile(rf"[{_UNSPACED_SCRIPT_CHARS}]+")
 _CHARS_PER_UNSPACED_WORD = 1.5
-_MIN_STEM_CHARS, _STEM_CHARS = 3, 4  # moved, moves, moving
+_MIN_WORD_CHARS, _MAX_STEM_CHARS = 3, 4  # moved, moves, moving
 _COMMON_WORDS = re.compile(
     r"\b(?:all|and|any|are|but|can|could|did|does|for|from|had|has|have|her|him|his|how|its|not|now"
     r"|one|our|out|she|should|than|that|the|their|them|then|there|they|this|was|were|what|when"
@@ -236,10 +236,10 @@ def shares_words(note: str, spoken_text: str, names: Sequence[str] = ()) -> bool
 def _content_words(text: str) -> set[str]:
     """Return a text's word stems and, for scripts without spaces, all pairs of characters."""
     text = _COMMON_WORDS.sub(" ", text.casefold())
-    words = {one for one in _WORD.findall(text) if one.isdigit() or len(one) >= _MIN_STEM_CHARS}
+    words = {one for one in _WORD.findall(text) if one.isdigit() or len(one) >= _MIN_WORD_CHARS}
     unspaced_runs = _UNSPACED_SCRIPT_RUN.findall(text)
     char_pairs = {run[start : start + 2] for run in unspaced_runs for start in range(len(run) - 1)}
-    return {one[:_STEM_CHARS] for one in words} | char_pairs
+    return {one[:_MAX_STEM_CHARS] for one in words} | char_pairs
 
 
 def _to_one_line(value: object) -> str:

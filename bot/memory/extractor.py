@@ -32,12 +32,12 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import get_counter_for_model
 from bot.storage.extractions import SqlExtractions, UnreadTurns
 
-_MIN_EXCHANGES = 6
+_MIN_EXCHANGES_TO_EXTRACT = 6
 _MIN_EXCHANGES_WHEN_QUIET = 2
 _QUIET_SECONDS = 600.0
 _MAX_OUTPUT_TOKENS = 800
 _MAX_TRANSCRIPT_TOKENS = 8000
-_NOTICE_KEY = "persona_memories"
+_MEMORY_NOTICE_KEY = "persona_memories"
 """The key of the setting that says whether a person was told about memories of them. `/forget me`
 deletes it, like all settings whose keys start with "persona"."""
 _NOTICE_DUE, _NOTICE_SHOWN = "due", "shown"
@@ -51,7 +51,7 @@ class _RecentChat:
     preset: Preset
     message: IncomingMessage
     """The first message of the newest author, who pays for the extraction."""
-    active_presets: list[tuple[datetime, tuple[str, ...]]] = field(default_factory=list)
+    presets_by_time: list[tuple[datetime, tuple[str, ...]]] = field(default_factory=list)
     """The time of each question and the presets that were active then, oldest first."""
     exchange_count: int | None = None
     """The number of exchanges since a model was last asked, or None if it is not loaded yet."""
@@ -60,11 +60,11 @@ class _RecentChat:
     def find_active_presets(self, turn: StoredTurn, turns: Sequence[StoredTurn]) -> tuple[str, ...]:
         """Return the presets active at a turn or, if unknown, the one that answered it."""
         at = turn.turn.at
-        if at < self.active_presets[0][0]:
+        if at < self.presets_by_time[0][0]:
             answers = (other.turn.preset for other in turns if other.id >= turn.id)
             return (next(filter(None, answers), ""),)
-        later_presets = (presets for asked_at, presets in self.active_presets if asked_at >= at)
-        return next(later_presets, self.active_presets[-1][1])
+        later_presets = (presets for asked_at, presets in self.presets_by_time if asked_at >= at)
+        return next(later_presets, self.presets_by_time[-1][1])
 
 
 @dataclass(eq=False, repr=False)
@@ -99,13 +99,13 @@ class MemoryExtractor:
             chat = chat or _RecentChat(preset, empty_message)
             self._recent_chats[key], chat.message = chat, empty_message
         chat.preset = preset
-        chat.active_presets.append((message.at, tuple(one.name for one in presets)))
-        del chat.active_presets[: -2 * _MIN_EXCHANGES]
+        chat.presets_by_time.append((message.at, tuple(one.name for one in presets)))
+        del chat.presets_by_time[: -2 * _MIN_EXCHANGES_TO_EXTRACT]
         chat.stop_timer()
         chat.stop_timer = self.clock.call_later(_QUIET_SECONDS, partial(self._queue.add, key))
         if chat.exchange_count is not None:
             chat.exchange_count += 1
-        if chat.exchange_count is None or chat.exchange_count >= _MIN_EXCHANGES:
+        if chat.exchange_count is None or chat.exchange_count >= _MIN_EXCHANGES_TO_EXTRACT:
             self._queue.add(key)
 
     @property
@@ -127,29 +127,29 @@ class MemoryExtractor:
         if chat is None:
             return
         chat.exchange_count = 0  # exchanges during this read count twice; that costs another read
-        unread_turns = await self.extractions.load(conversation)
-        exchange_count = unread_turns.exchange_count
-        is_quiet = self.clock.now() - chat.active_presets[-1][0].timestamp() >= _QUIET_SECONDS
+        newest_turns = await self.extractions.load(conversation)
+        exchange_count = newest_turns.exchange_count
+        is_quiet = self.clock.now() - chat.presets_by_time[-1][0].timestamp() >= _QUIET_SECONDS
         if is_quiet:  # the next answer adds it again
             del self._recent_chats[conversation]
-        if exchange_count < (_MIN_EXCHANGES_WHEN_QUIET if is_quiet else _MIN_EXCHANGES):
+        if exchange_count < (_MIN_EXCHANGES_WHEN_QUIET if is_quiet else _MIN_EXCHANGES_TO_EXTRACT):
             chat.exchange_count += exchange_count
             return
-        if await self.extractions.begin_extraction(conversation, unread_turns):
-            await self._extract_memories(conversation, chat, unread_turns)
+        if await self.extractions.begin_extraction(conversation, newest_turns):
+            await self._extract_memories(conversation, chat, newest_turns)
 
     async def _extract_memories(
-        self, conversation: str, chat: _RecentChat, unread_turns: UnreadTurns
+        self, conversation: str, chat: _RecentChat, newest_turns: UnreadTurns
     ) -> None:
         preset, message = chat.preset, chat.message
-        readable_turns = await self._select_readable_turns(unread_turns.turns)
+        readable_turns = await self._select_readable_turns(newest_turns.turns)
         presets = {one.turn.preset for one in readable_turns if one.turn.preset}
-        names = self.find_character_names(presets.union(*(one for _, one in chat.active_presets)))
+        names = self.find_character_names(presets.union(*(one for _, one in chat.presets_by_time)))
         limit = await self.summarizer.max_prompt_tokens(preset)
         count_tokens = get_counter_for_model(preset.model)
         # The rest follows later.
         turns = fit_turns(readable_turns, limit, count_tokens, _MAX_TRANSCRIPT_TOKENS)
-        last_read_id = (unread_turns.turns if len(turns) == len(readable_turns) else turns)[-1].id
+        last_read_id = (newest_turns.turns if len(turns) == len(readable_turns) else turns)[-1].id
         transcript = build_transcript(turns, names)
         checked_notes: list[CheckedNote] = []
         if transcript.turns:
@@ -157,7 +157,7 @@ class MemoryExtractor:
             provider, prompt = build_background_prompt(
                 preset, f"{conversation}:memory", messages, NOTE_INSTRUCTION, _MAX_OUTPUT_TOKENS
             )
-            notes = parse_notes(await self.summarizer.complete(preset, provider, prompt, message))
+            notes = parse_notes(await self.summarizer.write_text(preset, provider, prompt, message))
             place = MemoryPlace.from_event(
                 message.address, message.scopes, is_private=message.is_private
             )
@@ -169,7 +169,7 @@ class MemoryExtractor:
             for one in checked_notes
         ]
         try:
-            await self.extractions.finish(conversation, unread_turns, last_read_id, completed_notes)
+            await self.extractions.finish(conversation, newest_turns, last_read_id, completed_notes)
         finally:  # a failed transaction may be committed
             self.recaller.memories.invalidate_cache([one.memory for one in completed_notes])
 
@@ -199,8 +199,8 @@ class MemoryExtractor:
             memory = replace(memory, state=MemoryState.PROPOSED)
         person = memory.subject.key if memory.subject.kind is SubjectKind.PERSON else None
         # Before the memory is stored, so that even a crash leaves no memory without a notice.
-        if person and person not in await self.settings.get_all([person], _NOTICE_KEY):
-            await self.settings.set(person, _NOTICE_KEY, _NOTICE_DUE, person)
+        if person and person not in await self.settings.get_all([person], _MEMORY_NOTICE_KEY):
+            await self.settings.set(person, _MEMORY_NOTICE_KEY, _NOTICE_DUE, person)
         return replace(note, memory=memory, outdated_fact_vector=embedding and embedding[1])
 
     async def _needs_approval(self, memory: Memory) -> bool:
@@ -209,8 +209,8 @@ class MemoryExtractor:
 
     async def claim_first_notice(self, person: str) -> bool:
         """Return whether to tell a person now that memories of them exist; True only once."""
-        notice_states = await self.settings.get_all([person], _NOTICE_KEY)
+        notice_states = await self.settings.get_all([person], _MEMORY_NOTICE_KEY)
         if notice_states.get(person) != _NOTICE_DUE:
             return False
-        await self.settings.set(person, _NOTICE_KEY, _NOTICE_SHOWN, person)
+        await self.settings.set(person, _MEMORY_NOTICE_KEY, _NOTICE_SHOWN, person)
         return True

@@ -18,8 +18,8 @@ from bot.runtime.in_process import BoundedDict
 _log = structlog.get_logger(__name__)
 
 _BATCH_SIZE = 32  # a few seconds of work, which is lost if the process ends
-_MIN_RETRY_SECONDS = 1.0
-_MAX_RETRY_SECONDS = 60.0
+_MIN_RETRY_DELAY_SECONDS = 1.0
+_MAX_RETRY_DELAY_SECONDS = 60.0
 RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
 """Stories with their scores, by query; the best are first."""
 
@@ -39,7 +39,7 @@ async def index_stories(
     clock: Clock,
 ) -> None:
     """Index each character's stories, retrying failed ones until all are indexed."""
-    pause_seconds = _MIN_RETRY_SECONDS
+    pause_seconds = _MIN_RETRY_DELAY_SECONDS
     pending_stories = dict(stories_by_character)
     while pending_stories:
         for name, texts in list(pending_stories.items()):
@@ -50,7 +50,7 @@ async def index_stories(
                 _log.warning("stories_not_indexed", character=name, reason=str(error))
         if pending_stories:
             await clock.sleep(pause_seconds)
-            pause_seconds = min(2 * pause_seconds, _MAX_RETRY_SECONDS)
+            pause_seconds = min(2 * pause_seconds, _MAX_RETRY_DELAY_SECONDS)
 
 
 async def _index_character(

@@ -183,7 +183,7 @@ class Summarizer:
         self._requests_by_conversation: dict[str, tuple[Preset, int, IncomingMessage]] = {}
         self._queue = ConversationQueue(self._run_request, "summary_failed")
 
-    async def load_prompt_part(self, preset: Preset, conversation: str) -> PromptPart | None:
+    async def load_summary_part(self, preset: Preset, conversation: str) -> PromptPart | None:
         """Return the last summary as a part of the prompt, or None if there is no valid one."""
         summary = await self.summaries.current(conversation) if preset.summary else None
         if summary is None:
@@ -242,7 +242,7 @@ class Summarizer:
         messages = (Message("user", to_transcript("", fitting_turns, is_numbered=True)),)
         recap_key = f"{message.address.conversation}:recap"
         provider, prompt = build_background_prompt(preset, recap_key, messages, _RECAP_INSTRUCTION)
-        text = await self.complete(preset, provider, prompt, message, _MAX_RECAP_TOKENS)
+        text = await self.write_text(preset, provider, prompt, message, _MAX_RECAP_TOKENS)
         return text, fitting_turns
 
     def uses_sample_model(self, preset: Preset) -> bool:
@@ -264,13 +264,13 @@ class Summarizer:
         turns: Sequence[StoredTurn],
         message: IncomingMessage,
     ) -> str:
-        readable_ids = {id(one) for one in await self.filter_turns([one.turn for one in turns])}
-        turns = [one for one in turns if id(one.turn) in readable_ids]
+        object_ids = {id(one) for one in await self.filter_turns([one.turn for one in turns])}
+        turns = [one for one in turns if id(one.turn) in object_ids]
         messages = (Message("user", to_transcript(summary.text if summary else "", turns)),)
         provider, prompt = build_background_prompt(preset, f"{conversation}:summary", messages)
-        return await self.complete(preset, provider, prompt, message)
+        return await self.write_text(preset, provider, prompt, message)
 
-    async def complete(
+    async def write_text(
         self,
         preset: Preset,
         provider: str,
@@ -310,11 +310,11 @@ class Summarizer:
         async with self.pay_for_summary(summary_preset, message, prompt, prompt_tokens) as request:
             if request.prompt.max_output_tokens is None and max_output_tokens is not None:
                 request.prompt = replace(request.prompt, max_output_tokens=max_output_tokens)
-            await _stream_summary(self.backends[provider], request)
+            await _stream_into_request(self.backends[provider], request)
         return mask_pasted_tokens(request.text.strip()), request.has_thoughts
 
 
-async def _stream_summary(backend: Backend, request: SummaryRequest) -> None:
+async def _stream_into_request(backend: Backend, request: SummaryRequest) -> None:
     async with aclosing(backend.generate(request.prompt)) as stream:
         async for event in stream:
             match event:

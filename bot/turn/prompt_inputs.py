@@ -244,8 +244,8 @@ class PromptSources:
             session = replace(session, turns=remove_turns_of(opted_out_ids, session.turns))
         session = _without_old_greetings(session, active)
         incoming = await self._without_forgotten_quote(readable_message, session)
-        first_message = message.incoming if gathered_turns else incoming
-        oldest_message = first_message if isinstance(first_message, IncomingMessage) else incoming
+        first_event = message.incoming if gathered_turns else incoming
+        oldest_message = first_event if isinstance(first_event, IncomingMessage) else incoming
         history, earlier_turns, thread_turns = session.turns, tuple[Turn, ...](), tuple[Turn, ...]()
         is_first_read = is_first_answer or (is_new_question and oldest_message.in_thread)
         may_observe = is_first_read and await self.resolver.may_observe(oldest_message.scopes)
@@ -320,7 +320,7 @@ class PromptSources:
             files = replace(files, images=())
         retrieve, may_spend = self.retrieve_stories, self.may_spend
         stories = await retrieve(preset, message.text, may_spend) if retrieve else None
-        summary = await self.summarizer.load_prompt_part(preset, context.claim.conversation)
+        summary = await self.summarizer.load_summary_part(preset, context.claim.conversation)
         memories = None
         if preset.memory:
             turns = (*context.session.turns, *context.turns)
@@ -400,7 +400,7 @@ class AnswerTools:
     retrieve_stories: RetrieveStories | None
     clock: Clock
     draw_random: Callable[[], float]
-    servers: Mapping[str, ToolServer]
+    tool_servers: Mapping[str, ToolServer]
     """Tool servers by the name used in presets."""
     filter_turns: TurnFilter
     """Removes turns that contain observed messages of people who opted out."""
@@ -430,7 +430,9 @@ class AnswerTools:
         tools = [tool_factories[name]() for name in tool_names if name in tool_factories]
         tools += plugin_tools([name for name in tool_names if name not in tool_factories])
         # Servers that failed to start are missing.
-        servers = [self.servers[name] for name in preset.mcp_servers if name in self.servers]
+        servers = [
+            self.tool_servers[name] for name in preset.mcp_servers if name in self.tool_servers
+        ]
         for server in servers:
             await server.wait_for_first_attempt()
         tools += server_tools(servers)

@@ -116,7 +116,7 @@ class Setup:
         return await begin(self._conversations, CHAT)
 
     async def summary_part(self) -> str | None:
-        part = await self.summarizer.load_prompt_part(NORA, CHAT)
+        part = await self.summarizer.load_summary_part(NORA, CHAT)
         return part.text if part else None
 
     @property
@@ -133,7 +133,7 @@ async def test_empty_summary_is_requested_again_without_a_token_limit(database: 
     await setup.say(*(f"line {n}" for n in range(20)))
     await setup.summarizer.summarize(NORA, CHAT, 4, SAID)
     assert [one.max_output_tokens for one in setup.backend.prompts] == [200, None]
-    assert (part := await setup.summarizer.load_prompt_part(NORA, CHAT))
+    assert (part := await setup.summarizer.load_summary_part(NORA, CHAT))
     assert part.text.endswith("Alice likes tea.")
 
 
@@ -234,7 +234,7 @@ async def test_presets_without_a_summary_key_get_no_summary(database: Database) 
     await setup.say(*LINES)
     plain = NORA.model_copy(update={"summary": None})
     setup.summarizer.request_summary(plain, CHAT, kept_turn_count=0, message=SAID)
-    assert await setup.summarizer.load_prompt_part(plain, CHAT) is None
+    assert await setup.summarizer.load_summary_part(plain, CHAT) is None
 
 
 async def test_background_task_survives_a_failed_model(database: Database) -> None:
