@@ -57,7 +57,7 @@ _MAX_PENDING_CODES = 3
 _MAX_WRONG_CODES = 10
 _MENTION = re.compile(r"<(?P<kind>@!?|@&|#)(?P<id>\d+)>")
 _MENTION_KINDS = {"@": "person", "@!": "person", "@&": "role", "#": "channel"}
-_TYPED_TARGET = re.compile(
+_TARGET_PATTERN = re.compile(
     r"(?:(?P<kind>person|role|channel)[ :])?(?:(?P<source>[a-z]+(?:@\w+)?):)?(?P<id>-?\d+)",
     re.IGNORECASE,
 )
@@ -330,16 +330,16 @@ def parse_target(typed_target: str, message: IncomingMessage) -> str:
         return f"person {quote.author.id}"
     if match := _MENTION.fullmatch(typed_target):
         kind, source = _MENTION_KINDS[match["kind"]], None
-    elif match := _TYPED_TARGET.fullmatch(typed_target):
+    elif match := _TARGET_PATTERN.fullmatch(typed_target):
         kind = match["kind"] or ("channel" if match["id"].startswith("-") else "person")
         kind, source = kind.lower(), match["source"]  # an operator may name another platform
     else:
         if not typed_target.startswith("@") or len(message.mentions) != 1:
             raise UserError(_MISSING_TARGET_NOTICE)
-        platform, _, id_ = message.mentions[0].partition(":")
-        if not id_.lstrip("&").isdecimal():  # Telegram gives the name, not the id
+        platform, _, raw_id = message.mentions[0].partition(":")
+        if not raw_id.lstrip("&").isdecimal():  # Telegram gives the name, not the id
             raise UserError(_UNKNOWN_NAME_NOTICE)
-        return f"{'role' if id_.startswith('&') else 'person'} {platform}:{id_.lstrip('&')}"
+        return f"{'role' if raw_id.startswith('&') else 'person'} {platform}:{raw_id.lstrip('&')}"
     default_source = message.address.source if kind == "channel" else platform
     return f"{kind} {(source or default_source).lower()}:{match['id']}"
 
@@ -429,13 +429,13 @@ class PairingCodes:
         operator_id, message_key = message.author.id, message.external_key
         now, wrong_codes_key = self.clock.now(), f"{_WRONG_CODES_PREFIX}{operator_id}"
         stored_settings = (await self.rules.load(()))[INSTALLATION]
-        wrong_count_text, _, last_wrong_at = stored_settings.get(wrong_codes_key, "0 0").partition(
-            " "
+        wrong_code_count_text, _, last_wrong_at = stored_settings.get(
+            wrong_codes_key, "0 0"
+        ).partition(" ")
+        wrong_code_count = (
+            int(wrong_code_count_text) if now - float(last_wrong_at) < _CODE_LIFETIME_SECONDS else 0
         )
-        wrong_count = (
-            int(wrong_count_text) if now - float(last_wrong_at) < _CODE_LIFETIME_SECONDS else 0
-        )
-        if wrong_count >= _MAX_WRONG_CODES:
+        if wrong_code_count >= _MAX_WRONG_CODES:
             raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
         waiting_people = await self._load_waiting_people(message_key)
         for person, (stored_code, expires_at, conversation) in waiting_people.items():
@@ -444,7 +444,7 @@ class PairingCodes:
                 await self._store_setting(f"{_CODE_PREFIX}{person}", used_code, person)
                 await self._store_setting(wrong_codes_key, None, operator_id)
                 return person, conversation
-        await self._store_setting(wrong_codes_key, f"{wrong_count + 1} {now}", operator_id)
+        await self._store_setting(wrong_codes_key, f"{wrong_code_count + 1} {now}", operator_id)
         raise UserError(
             translatable("That code is unknown or has expired. A code works for only one hour.")
         )

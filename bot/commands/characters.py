@@ -299,7 +299,7 @@ class CharacterHandlers:
         """Store a new character under an unused name; a retry after a crash adds no duplicate."""
         owner, resolver = find_character_owner(request.incoming), self.resolver
         existing_names = await resolver.characters.list_descriptions(owner)
-        max_characters = (
+        character_limit = (
             self.max_characters_per_person
             if request.incoming.is_private
             else self.max_characters_per_server
@@ -316,7 +316,7 @@ class CharacterHandlers:
             name = preset.name[: MAX_NAME_CHARS - len(suffix)].rstrip() + suffix
             new_preset = preset.model_copy(update={"name": name})
         name = f"{owner}{OWNER_SEPARATOR}{new_preset.name}"
-        if name not in existing_names and len(existing_names) >= max_characters:
+        if name not in existing_names and len(existing_names) >= character_limit:
             raise UserError(
                 translatable(
                     "There are {count} characters here already, and no more are allowed."

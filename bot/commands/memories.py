@@ -172,7 +172,7 @@ class MemoryHandlers:
         """Remember a text, or the message that the command replies to."""
         message, text = request.incoming, request.argument
         if text:
-            subject, text = self._split_subject(request, text)
+            subject, text = self._split_off_subject(request, text)
             new_memory = _empty_memory(message, message.author)
             new_memory = replace(new_memory, subject=subject, text=_validate_text(text))
         elif message.quote is None:
@@ -397,7 +397,7 @@ class MemoryHandlers:
 
     async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
         """Store a file's memories, and return lines that say how many were stored or left out."""
-        stored_count, other_people, last_problem = 0, dict.fromkeys(file.other_people), ""
+        stored_memory_count, other_people, last_problem = 0, dict.fromkeys(file.other_people), ""
         presets = await self._find_usable_presets(request)
         for one in file.memories:
             subject = one.subject
@@ -408,12 +408,12 @@ class MemoryHandlers:
                 subject = replace(subject, key=preset_name)
             try:
                 await self._store_memory(request.incoming, replace(one, subject=subject))
-                stored_count += 1
+                stored_memory_count += 1
             except UserError as error:
                 last_problem = error.text
         lines: list[str] = []
         if file.memories or other_people or file.skipped_count:
-            lines.append(translatable("Memories read: {count}", count=stored_count))
+            lines.append(translatable("Memories read: {count}", count=stored_memory_count))
         if other_people:
             names = ", ".join([*other_people][:_PAGE_SIZE])
             lines.append(
@@ -508,14 +508,14 @@ class MemoryHandlers:
             raise UserError(_UNKNOWN_MEMORY_NOTICE)
         return memory
 
-    def _split_subject(self, request: CommandRequest, text: str) -> tuple[MemorySubject, str]:
+    def _split_off_subject(self, request: CommandRequest, text: str) -> tuple[MemorySubject, str]:
         """Split "subject: text"; without a subject, the memory is about the author."""
         message, (subject_name, colon, content) = request.incoming, text.partition(":")
         if colon and subject_name.strip().lower() == "here":
             return MemorySubject(SubjectKind.PLACE, _find_place(message).channel), content
-        subject_id = preset_id(subject_name.strip())
+        typed_preset_id = preset_id(subject_name.strip())
         for one in request.active.presets if colon else ():
-            if subject_id in {preset_id(one.display_name), preset_id(one.character_name)}:
+            if typed_preset_id in {preset_id(one.display_name), preset_id(one.character_name)}:
                 return MemorySubject(SubjectKind.CHARACTER, one.name, one.character_name), content
         return _empty_memory(message, message.author).subject, text
 
@@ -540,8 +540,8 @@ class MemoryHandlers:
             raise UserError(translatable("You are writing as the group. Use your own name."))
         settings = self.characters.admins.chat_settings
         if memory.subject.kind is SubjectKind.PLACE and not request.is_private:
-            approval = await settings.resolve(request.scopes[-1:], MEMORY_APPROVAL_KEY)
-            if approval is not None and not await self.characters.admins.is_admin(request):
+            approval_setting = await settings.resolve(request.scopes[-1:], MEMORY_APPROVAL_KEY)
+            if approval_setting is not None and not await self.characters.admins.is_admin(request):
                 memory = replace(memory, state=MemoryState.PROPOSED)
         model, vector = await self._embed(memory.text) or ("", None)
         stored_memory = await self.memories.add(replace(memory, model=model, vector=vector))

@@ -30,7 +30,7 @@ class UserPersonas:
 
     chat_settings: ChatSettings
 
-    async def resolve(self, user_ids: Iterable[str], scopes: Sequence[str]) -> dict[str, str]:
+    async def find_all(self, user_ids: Iterable[str], scopes: Sequence[str]) -> dict[str, str]:
         """Return the personas that apply in a channel with these scopes, by user id."""
         scopes_by_user = {user_id: person_scopes(user_id, scopes) for user_id in user_ids}
         settings = await self.chat_settings.get_scopes(
@@ -56,7 +56,7 @@ class UserPersonas:
                 break
             if turn.speaker is not None:
                 user_ids[turn.speaker.id] = None
-        return await self.resolve(user_ids, incoming.scopes)
+        return await self.find_all(user_ids, incoming.scopes)
 
     async def delete_settings(self, user_id: str, settings: Iterable[tuple[str, str]]) -> None:
         """Delete a person's settings, which are given as pairs of scope and key."""

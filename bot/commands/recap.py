@@ -97,8 +97,8 @@ class Recaps:
         if cutoff:  # drop answers to questions before `start`
             turns = list(dropwhile(lambda one: one.turn.role == "assistant", turns))
         readable_turns = await self.summarizer.filter_turns([one.turn for one in turns])
-        readable_ids = {id(one) for one in readable_turns}
-        new_turns = [one for one in turns if id(one.turn) in readable_ids]
+        object_ids = {id(one) for one in readable_turns}
+        new_turns = [one for one in turns if id(one.turn) in object_ids]
         has_new_messages = any(
             not one.turn.is_from(message.author) for one in new_turns if one.turn.speaker
         )

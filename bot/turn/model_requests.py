@@ -42,7 +42,7 @@ from bot.turn.prompt_inputs import AnswerTools, PromptSources, TurnContext
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
-_SECONDS_BEFORE_NOTICE = 10.0  # the notice says that the model is slow to start
+_SLOW_START_SECONDS = 10.0  # the notice says that the model is slow to start
 _ONLY_REASONING_NOTICE = translatable(
     "The model used its whole answer for thinking. Please try again, or ask for something shorter."
 )
@@ -175,12 +175,12 @@ class ModelRequests:
         tools = await self.tools.create_toolbox(preset, backend, context) if may_use_tools else None
         fitted_prompt = await self.sources.fit_prompt(preset, context, tools.specs if tools else ())
         compose_seconds = self.clock.monotonic() - started_at
-        is_live = preset.stream and not (context.replaced_part_names or preset.regex_scripts)
+        shows_live = preset.stream and not (context.replaced_part_names or preset.regex_scripts)
         name_line, lane = request.name_line, message.address.lane
-        show = _prepend_name_line(name_line, live_reply.feed if is_live else _ignore_text)
+        show = _prepend_name_line(name_line, live_reply.feed if shows_live else _ignore_text)
         answer_check = await self.create_check(message.scopes, preset.provider)
         replace_shown_text = (
-            (lambda text: live_reply.replace(name_line + text)) if is_live else _ignore_text
+            (lambda text: live_reply.replace(name_line + text)) if shows_live else _ignore_text
         )
         show_wait = partial(_show_wait, stop, None if context.replaced_part_names else live_reply)
         urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
@@ -195,12 +195,12 @@ class ModelRequests:
                 with step_logging, ExitStack() as stack:
                     if not context.replaced_part_names and message.wake is not None:
                         show_notice = live_reply.show_slow_start
-                        stack.callback(self.clock.call_later(_SECONDS_BEFORE_NOTICE, show_notice))
+                        stack.callback(self.clock.call_later(_SLOW_START_SECONDS, show_notice))
                     answer = await generate_answer(
                         *(backend, prompt, show, show_wait, self.clock, stop),
                         partial(self.spending.reserve_continuation, reservation),
                         *(tools, visible_limit, preset.provider, replace_shown_text),
-                        answer_check if is_live else None,
+                        answer_check if shows_live else None,
                     )
                     answer = _apply_regex_scripts(answer, preset, message)
             usages = list_usages(answer, fitted_prompt.tokens)
@@ -208,7 +208,7 @@ class ModelRequests:
         if answer.thoughts:
             self._thinking_models.add((preset.provider, preset.model))
         if answer_check is not None and is_visible(answer.text):
-            answer = await _apply_check(answer_check, answer, preset, message)
+            answer = await _apply_answer_check(answer_check, answer, preset, message)
         if preset.name in context.reactions_by_preset and not is_visible(answer.text):
             answer = replace(answer, text=reaction_line(context.reactions_by_preset[preset.name]))
         if not stop.is_requested:
@@ -295,7 +295,7 @@ def _apply_regex_scripts(
     return replace(answer, text=text or answer.text)
 
 
-async def _apply_check(
+async def _apply_answer_check(
     answer_check: AnswerCheck, answer: GeneratedAnswer, preset: Preset, message: IncomingMessage
 ) -> GeneratedAnswer:
     """Pass an answer through plug-ins; return the result, or a refusal if it breaks a rule."""

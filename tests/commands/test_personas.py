@@ -21,7 +21,7 @@ def personas(database: Database) -> UserPersonas:
 
 
 async def resolve(personas: UserPersonas, scopes: tuple[str, ...] = HERE.scopes) -> dict[str, str]:
-    return await personas.resolve([ALICE.id, BOB.id, ALICE.id], scopes)
+    return await personas.find_all([ALICE.id, BOB.id, ALICE.id], scopes)
 
 
 async def test_persona_applies_only_in_its_channel(personas: UserPersonas) -> None:

@@ -42,9 +42,9 @@ class SlotRequest:
     chat: str = ""
     """The lane of the chat whose quota of slots is charged; empty: no quota."""
     urgency: Urgency = Urgency.QUESTION
-    holder: str = field(default_factory=partial(secrets.token_hex, 8))
+    holder_id: str = field(default_factory=partial(secrets.token_hex, 8))
     ticket_number: int = 0
-    may_try: asyncio.Event = field(default_factory=asyncio.Event)
+    may_try_event: asyncio.Event = field(default_factory=asyncio.Event)
     """Set while the request is next in line, and when it has waited too long."""
     has_waited_too_long: bool = False
 
@@ -74,7 +74,7 @@ class SlotQueue:
         self._logical_time += 1
         request.ticket_number = self._logical_time
         self._waiting_requests.append(request)
-        self._select_next()
+        self._select_next_request()
 
     def remove(self, request: SlotRequest, *, is_served: bool) -> None:
         """Remove a request that got a slot (`is_served`) or gave up."""
@@ -82,12 +82,12 @@ class SlotQueue:
         self._full_chats.discard(request.chat)  # so that another request of the chat tries again
         if is_served:
             self._mark_served(request.chat)
-        self._select_next()
+        self._select_next_request()
 
     def record_served_chat(self, chat: str) -> None:
         """Record that a chat got a slot in any process, so that other chats go first."""
         self._mark_served(chat)
-        self._select_next()
+        self._select_next_request()
 
     def _mark_served(self, chat: str) -> None:
         self._logical_time += 1
@@ -96,7 +96,7 @@ class SlotQueue:
     def allow_last_try(self, request: SlotRequest) -> None:
         """Let a request that has waited too long try a last time, ahead of its turn."""
         request.has_waited_too_long = True
-        request.may_try.set()
+        request.may_try_event.set()
 
     def set_chat_full(self, chat: str, *, is_full: bool) -> None:
         """Record whether a chat has used up its quota. If so, other chats go first."""
@@ -104,20 +104,20 @@ class SlotQueue:
             self._full_chats.add(chat)
         else:
             self._full_chats.discard(chat)
-        self._select_next()
+        self._select_next_request()
 
     def find_position(self, request: SlotRequest) -> int:
         """Return a request's position in the queue, from 1."""
         own_sort_key = self._sort_key(request)
         return 1 + sum(self._sort_key(each) < own_sort_key for each in self._waiting_requests)
 
-    def _select_next(self) -> None:
+    def _select_next_request(self) -> None:
         next_request = min(self._waiting_requests, key=self._sort_key, default=None)
         for each in self._waiting_requests:
             if each is next_request:
-                each.may_try.set()
+                each.may_try_event.set()
             elif not each.has_waited_too_long:
-                each.may_try.clear()
+                each.may_try_event.clear()
 
     def _sort_key(self, request: SlotRequest) -> tuple[bool, int, int, int]:
         served_at = self._served_at.get(request.chat, 0)
@@ -155,7 +155,7 @@ class ProviderSlots:
 
     def __post_init__(self) -> None:
         self._queues: defaultdict[str, SlotQueue] = defaultdict(SlotQueue)
-        self._waiting_counts: Counter[str] = Counter()
+        self._waiting_request_counts: Counter[str] = Counter()
         """The number of this process's waiting requests, by provider."""
         self._wake_events: defaultdict[str, dict[asyncio.Event, None]] = defaultdict(dict)
         """Events that make waiting requests check for a free slot, by provider."""
@@ -190,9 +190,9 @@ class ProviderSlots:
                     await self._acquire_slot(request, show_position)
             yield
         finally:
-            await self.rate_limits.release_slot(request.provider, request.holder)
+            await self.rate_limits.release_slot(request.provider, request.holder_id)
             if request.counts_against_quota:
-                await self.rate_limits.release_slot(request.chat_key, request.holder)
+                await self.rate_limits.release_slot(request.chat_key, request.holder_id)
             self.signals.publish(FREED_SLOTS_TOPIC, [request.provider])
 
     def _wake_waiting_requests(self, providers: Sequence[str]) -> None:
@@ -214,7 +214,7 @@ class ProviderSlots:
         queue.add(request)
         has_slot = False
         try:
-            has_slot = request.may_try.is_set() and await self._try_acquire_slot(request)
+            has_slot = request.may_try_event.is_set() and await self._try_acquire_slot(request)
             if not has_slot:
                 async with self._count_waiting_request(request) as waiting_elsewhere_count:
                     if (position := queue.find_position(request) + waiting_elsewhere_count) > 1:
@@ -227,7 +227,7 @@ class ProviderSlots:
     @contextlib.asynccontextmanager
     async def _count_waiting_request(self, request: SlotRequest) -> AsyncIterator[int]:
         """Count a request as waiting, and yield how many requests wait in other processes."""
-        key, holder = f"{request.provider} waiting", request.holder
+        key, holder = f"{request.provider} waiting", request.holder_id
         limit = self.max_waiting_requests or _UNLIMITED_QUEUE_LENGTH
         try:
             count = await self.rate_limits.acquire_slot(key, limit, holder, _QUEUE_LEASE_SECONDS)
@@ -241,11 +241,11 @@ class ProviderSlots:
                         position=limit + 1,
                     ),
                 )
-            self._waiting_counts[request.provider] += 1
+            self._waiting_request_counts[request.provider] += 1
             try:
-                yield max(0, count - self._waiting_counts[request.provider])
+                yield max(0, count - self._waiting_request_counts[request.provider])
             finally:
-                self._waiting_counts[request.provider] -= 1
+                self._waiting_request_counts[request.provider] -= 1
         finally:  # after a cancellation it may still be counted
             await self.rate_limits.release_slot(key, holder)
 
@@ -254,7 +254,7 @@ class ProviderSlots:
         cancel = self.clock.call_later(_MAX_WAIT_SECONDS, lambda: queue.allow_last_try(request))
         try:
             while True:
-                await request.may_try.wait()
+                await request.may_try_event.wait()
                 if await self._try_acquire_slot(request):
                     return
                 if request.has_waited_too_long:
@@ -279,19 +279,19 @@ class ProviderSlots:
             cancel_timer()
 
     async def _try_acquire_slot(self, request: SlotRequest) -> bool:
-        provider, holder, lease = request.provider, request.holder, self.lease_seconds
+        provider, holder, lease = request.provider, request.holder_id, self.lease_seconds
         chat_shares = self._chat_shares[provider]
         waiter = WaitingProcess(self._process, request.urgency, _POLL_SECONDS * _MAX_MISSED_POLLS)
-        used_count = await self.rate_limits.acquire_slot(
+        used_slot_count = await self.rate_limits.acquire_slot(
             provider, request.limit, holder, lease, waiter
         )
-        if not used_count or not request.counts_against_quota:
-            return bool(used_count)
-        if chat_shares.may_take_slot(request.chat, request.limit - used_count + 1):
+        if not used_slot_count or not request.counts_against_quota:
+            return bool(used_slot_count)
+        if chat_shares.may_take_slot(request.chat, request.limit - used_slot_count + 1):
             quota = chat_shares.slot_quota(request.chat)
             chat_count = await self.rate_limits.acquire_slot(request.chat_key, quota, holder, lease)
             if chat_count:
-                taken_slots_signal = f"{provider} {used_count - chat_count} {request.chat}"
+                taken_slots_signal = f"{provider} {used_slot_count - chat_count} {request.chat}"
                 self.signals.publish(TAKEN_SLOTS_TOPIC, [taken_slots_signal])
                 return True
         await self.rate_limits.release_slot(provider, holder)

@@ -75,9 +75,9 @@ class Reservation:
     cost: int | None = None
     caps: Sequence[BudgetCap] = ()
     """The budgets that the answer counts against; empty if no budget applies."""
-    amount: int = 0
+    request_cost: int = 0
     """The maximum cost of one request, in millionths of a US dollar."""
-    reserved_amount: int = 0
+    reserved_cost: int = 0
     """The amount reserved for all requests so far, in millionths of a US dollar."""
 
 
@@ -120,7 +120,7 @@ class Spending:
             raise
         finally:
             try:
-                await self.budgets.settle(caps, reservation.reserved_amount, reservation.cost or 0)
+                await self.budgets.settle(caps, reservation.reserved_cost, reservation.cost or 0)
             except StoreError as error:  # the reserved amount stays counted
                 _log.warning("budget_not_settled", reason=str(error))
 
@@ -129,13 +129,13 @@ class Spending:
         if not reservation.caps:
             return True
         try:
-            if await self.budgets.reserve(reservation.caps, reservation.amount) is not None:
+            if await self.budgets.reserve(reservation.caps, reservation.request_cost) is not None:
                 return False
         except StoreError as error:
             _log.warning("budget_not_read", reason=str(error))
             return False
-        reservation.reserved_amount += reservation.amount
-        reservation.cost = reservation.reserved_amount
+        reservation.reserved_cost += reservation.request_cost
+        reservation.cost = reservation.reserved_cost
         return True
 
     def with_output_limit(
@@ -181,10 +181,10 @@ class Spending:
             return []
         limits = dict(self.rules.limits)
         if preset.budget is not None:
-            preset_limits = {Period.DAY: preset.budget.day, Period.MONTH: preset.budget.month}
+            preset_budgets = {Period.DAY: preset.budget.day, Period.MONTH: preset.budget.month}
             limits |= {
                 (BudgetKind.PRESET, period): round(dollars * MICROS_PER_DOLLAR)
-                for period, dollars in preset_limits.items()
+                for period, dollars in preset_budgets.items()
                 if dollars is not None
             }
         owners = {**owner_ids, BudgetKind.PRESET: preset.behavior_preset_name or preset.name}
