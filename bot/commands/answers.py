@@ -125,15 +125,15 @@ def _find_failed_exchange(
         return None
     question = turn.turn
     gathered_turns = [one for one in turns if one.turn.part_names == question.part_names]
-    identity = _identify_question(question)
+    question_key = _question_key(question)
     # A question that was asked again may have failed again.
-    repeated_turns = [one for one in turns if _identify_question(one.turn) == identity]
+    repeated_turns = [one for one in turns if _question_key(one.turn) == question_key]
     earlier_turns = tuple(one.turn for one in reversed(gathered_turns) if one is not turn)
     turn_ids = {one.id for one in (*gathered_turns, *repeated_turns)}
     return NewestExchange(question, (), None, earlier_turns, tuple(sorted(turn_ids)))
 
 
-def _identify_question(question: Turn) -> object:
+def _question_key(question: Turn) -> object:
     """Return a question's message id, or its text and speaker if a native command has no id."""
     return question.message_id or (question.text, question.speaker)
 
@@ -203,17 +203,19 @@ class AnswerButtons:
     conversations: Conversations
     inbox: SqlInbox
     admins: AdminCheck
-    route_press: Callable[[ButtonPress], Awaitable[ButtonPress]]
+    add_history_address: Callable[[ButtonPress], Awaitable[ButtonPress]]
     """Returns a press with the address of the history that the press belongs to."""
     access_rules: AccessRules
-    check_limit: Callable[[ButtonPress], Awaitable[Text | None]] | None = None
+    find_press_refusal: Callable[[ButtonPress], Awaitable[Text | None]] | None = None
     """Counts a press, and returns why it is refused if there were too many; None: no limit."""
 
     async def find_refusal_reason(self, press: ButtonPress) -> str | None:
         """Return why a press should be refused, before it is stored, or None to accept it."""
         button = parse_button(press)
         try:
-            reason: str | None = await self.check_limit(press) if self.check_limit else None
+            reason: str | None = (
+                await self.find_press_refusal(press) if self.find_press_refusal else None
+            )
             if reason is None and button is not None:
                 if button.action is ButtonAction.STOP:
                     await self._check_stop_press(press, button)
@@ -232,7 +234,7 @@ class AnswerButtons:
         needs_access = button.action not in _ALWAYS_ALLOWED_ACTIONS
         if needs_access and await self.access_rules.find_refusal(press) is not None:
             raise UserError(NO_ACCESS_NOTICE)
-        press = await self.route_press(press)
+        press = await self.add_history_address(press)
         exchange = await self.conversations.load_exchange_by_part(
             press.address.conversation, button.part_name, _MAX_EARLIER_TURNS
         )
@@ -320,12 +322,12 @@ class AnswerButtons:
             return False
         return quoted_turn.turn.role != "user" and exchange.question.turn.is_from(message.author)
 
-    async def check_asker(self, message: IncomingMessage, exchange: Exchange) -> None:
+    async def require_asker(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if the author of the command is neither the asker nor an admin."""
         if not exchange.question.turn.is_from(message.author):
             await self.admins.require_admin(message, RETRY_ACTION, audit_name=RETRY_AUDIT_NAME)
 
-    async def check_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
+    async def require_reader(self, message: IncomingMessage, exchange: Exchange) -> None:
         """Raise `UserError` if a personal history belongs to somebody else, except for admins."""
         is_own_question = exchange.question.turn.is_from(message.author)
         if message.address.has_personal_history and not is_own_question:
@@ -349,7 +351,7 @@ class AnswerButtons:
     ) -> None:
         if press.author.id in author_ids:
             return
-        is_admin = await self.admins.is_known_admin(press)
+        is_admin = await self.admins.find_admin_status(press)
         if is_admin is None:
             raise UserError(unknown_admin_notice(press, _PRESS_OTHERS_BUTTONS_ACTION))
         if not is_admin:

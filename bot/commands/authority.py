@@ -29,9 +29,9 @@ def is_group_author(author: Person, address: Address) -> bool:
 
 
 _log = structlog.get_logger(__name__)
-_RESULT_CACHE_SECONDS = 30.0
+_CHECK_CACHE_SECONDS = 30.0
 _PRESS_TIMEOUT_SECONDS = 3.0
-_MAX_CACHED_RESULTS = 1000
+_MAX_CACHED_CHECKS = 1000
 _ANONYMOUS_HINT = translatable(
     "Anonymous admins count as admins once a non-anonymous admin sends /settings anonymous on."
 )
@@ -58,32 +58,32 @@ class AdminCheck:
     """Records what admins do to others' messages; None: nothing is recorded."""
 
     def __post_init__(self) -> None:
-        self._cached_results = BoundedDict[tuple[str, str], tuple[float, bool]](_MAX_CACHED_RESULTS)
+        self._admin_checks = BoundedDict[tuple[str, str], tuple[float, bool]](_MAX_CACHED_CHECKS)
         """By author and chat: when the platform's answer expires, and whether it was "yes"."""
 
     async def is_admin(self, incoming: Request) -> bool:
         """Return whether the author is an admin. False if the platform did not answer."""
-        return bool(await self.is_known_admin(incoming))
+        return bool(await self.find_admin_status(incoming))
 
     async def was_recently_admin(self, incoming: Request) -> bool:
         """Return whether the author is an admin, or was one in the last 30 seconds."""
-        expires_at, was_admin = self._cached_results.get(_admin_cache_key(incoming), (0.0, False))
+        expires_at, was_admin = self._admin_checks.get(_admin_cache_key(incoming), (0.0, False))
         is_cached_admin = was_admin and expires_at > self.clock.monotonic()
         return is_cached_admin or await self.is_admin(incoming)
 
-    async def is_known_admin(self, incoming: Request) -> bool | None:
+    async def find_admin_status(self, incoming: Request) -> bool | None:
         """Return whether the author is an admin; None if the platform did not answer."""
         # The person who pressed a button waits for this, and so do later events.
         seconds = self.press_timeout_seconds if isinstance(incoming, ButtonPress) else None
         try:
             async with asyncio.timeout(seconds):
-                return await self._ask_platform(incoming)
+                return await self._ask_if_admin(incoming)
         except (PlatformError, TimeoutError) as error:
             reason = str(error) or "no answer in time"
             _log.warning("admin_unknown", by=incoming.author.id, reason=reason)
             return None
 
-    async def _ask_platform(self, incoming: Request) -> bool:
+    async def _ask_if_admin(self, incoming: Request) -> bool:
         if incoming.author.id in self.admin_ids:
             return True
         if writes_as_group(incoming):
@@ -92,11 +92,11 @@ class AdminCheck:
         if incoming.author_is_admin is not None:  # the event itself says so
             return await self.is_platform_admin(incoming)
         cache_key, now = _admin_cache_key(incoming), self.clock.monotonic()
-        expires_at, was_admin = self._cached_results.get(cache_key, (now, True))
+        expires_at, was_admin = self._admin_checks.get(cache_key, (now, True))
         if expires_at > now and not was_admin:
             return False
         is_admin = await self.is_platform_admin(incoming)
-        self._cached_results[cache_key] = now + _RESULT_CACHE_SECONDS, is_admin
+        self._admin_checks[cache_key] = now + _CHECK_CACHE_SECONDS, is_admin
         return is_admin
 
     async def _accepts_anonymous_admins(self, scopes: Sequence[str]) -> bool:
@@ -160,7 +160,7 @@ class AdminCheck:
         `audit_name` is a verb and a noun for the audit log. It is recorded before the action, and
         again if the action is repeated after a crash.
         """
-        is_admin = await self.is_known_admin(incoming)
+        is_admin = await self.find_admin_status(incoming)
         author_id, conversation = incoming.author.id, incoming.address.conversation
         _log.info(
             "admin_asked_for", what=action, by=author_id, in_=conversation, allowed=bool(is_admin)

@@ -91,7 +91,7 @@ class CommandHandlers:
         """Return the first message in a new chat: a greeting and, in groups, the privacy notice."""
         preset, preset_count = active.first.preset, len(active.presets)
         has_greeting = bool(preset.select_greetings(preset_count))
-        text = "" if has_greeting else _introduce(preset, is_private=join.is_private)
+        text = "" if has_greeting else _build_introduction(preset, is_private=join.is_private)
         result = await self.greetings.add(CommandResult(text), preset, join, preset_count)
         notice = None if join.is_private else await self.privacy_notice.prepare_join_notice(join)
         return replace(result, text=join_texts(filter(None, [result.text, notice]), "\n\n"))
@@ -125,7 +125,7 @@ class CommandHandlers:
         number = _parse_greeting_number(request.argument, request.active)
         text = translatable("A new conversation has started.")
         result = CommandResult(text, starts_session=True, changes_channel=True)
-        return await self.greetings.add_for_request(result, request, number)
+        return await self.greetings.add_greeting(result, request, number)
 
     @command("stop", marked("stop the answer that is being written; the text so far stays"))
     async def _stop_answer(self, request: CommandRequest) -> CommandResult:
@@ -133,7 +133,7 @@ class CommandHandlers:
         match request.stop_outcome:
             case StopOutcome.STOPPED:
                 return CommandResult(translatable("Stopped. /retry answers again."))
-            case StopOutcome.NOTHING:
+            case StopOutcome.NO_ANSWER:
                 problem = translatable("No answer is being written here.")
             case StopOutcome.REFUSED:
                 problem = translatable(
@@ -141,7 +141,7 @@ class CommandHandlers:
                 )
             case _:
                 problem = unknown_admin_notice(request.incoming, _STOP_OTHERS_ACTION)
-        error_class = UserError if request.stop_outcome is StopOutcome.NOTHING else PrivateError
+        error_class = UserError if request.stop_outcome is StopOutcome.NO_ANSWER else PrivateError
         raise error_class(problem)
 
     @command("edit")
@@ -185,16 +185,16 @@ class CommandHandlers:
         hint = translatable("/help lists what I can do, /new starts a new conversation.")
         if len(preset.select_greetings(len(request.active.members))) > 1:
             hint = translatable("/help lists what I can do, /new 2 starts with another greeting.")
-        introduction = _introduce(preset, is_private=request.incoming.is_private)
+        introduction = _build_introduction(preset, is_private=request.incoming.is_private)
         result = CommandResult(join_texts([introduction, hint, *_describe_input_form(preset)]))
         has_conversation = not all(turn.is_observed for turn in request.recent_turns)
-        return result if has_conversation else await self.greetings.add_for_request(result, request)
+        return result if has_conversation else await self.greetings.add_greeting(result, request)
 
     @command("help", marked("list all commands"))
     async def _list_commands(self, request: CommandRequest) -> CommandResult:
         preset = request.active.first.preset
         specs = [*COMMANDS, *self.platform_commands.get(request.incoming.address.platform, ())]
-        lines = [_introduce(preset, is_private=request.incoming.is_private)]
+        lines = [_build_introduction(preset, is_private=request.incoming.is_private)]
         for spec in specs:
             summary = to_translatable(spec.summary)
             lines.append(translatable("/{name} – {summary}", name=spec.name, summary=summary))
@@ -260,7 +260,7 @@ def _explain_unknown_command(name: str) -> Text:
     return translatable("There is no command /{name}; /help lists them all.", name=name[:32])
 
 
-def _introduce(preset: Preset, *, is_private: bool) -> Text:
+def _build_introduction(preset: Preset, *, is_private: bool) -> Text:
     name = preset.character_name
     if is_private:
         return translatable("I am {name}. Write to me here.", name=name)

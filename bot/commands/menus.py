@@ -183,7 +183,7 @@ class SettingMenus:
             case _:
                 return ""
 
-    async def show_after_choice(self, button: ButtonData, request: CommandRequest) -> CommandResult:
+    async def show_next_menu(self, button: ButtonData, request: CommandRequest) -> CommandResult:
         """Show the menu again after a choice, or the menu that the choice opens."""
         match button.action:
             case (

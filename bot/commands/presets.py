@@ -196,7 +196,7 @@ class Greetings:
             replace(result, greeting=greeting, greeting_preset=preset.name) if greeting else result
         )
 
-    async def add_for_request(
+    async def add_greeting(
         self, result: CommandResult, request: CommandRequest, number: int | None = None
     ) -> CommandResult:
         """Add the greeting of a channel's first character to a result."""

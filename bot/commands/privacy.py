@@ -59,8 +59,8 @@ async def export_messages(
     content = await personal_data.export(person_id)
     exported_data = {"person": person_id, "exported_at": exported_at.isoformat(), **content}
     text = json.dumps(exported_data, ensure_ascii=False, indent=1)
-    other_kinds = ("descriptions", "characters", "memories", "reactions")
-    other_item_count = sum(len(content[one]) for one in other_kinds) + content["confirmed_age"]
+    other_item_kinds = ("descriptions", "characters", "memories", "reactions")
+    other_item_count = sum(len(content[one]) for one in other_item_kinds) + content["confirmed_age"]
     return Attachment("my-words.json", f"{text}\n"), len(content["messages"]), other_item_count
 
 
@@ -101,8 +101,8 @@ class DeletionRequests:
     async def _queue_deletions(
         self, conversations: Iterable[str], request: Request, person_id: str | None
     ) -> None:
-        key_prefix = f"{request.external_key}:forget"
-        if requests := create_forget_requests(conversations, key_prefix, person_id, request.at):
+        event_prefix = f"{request.external_key}:forget"
+        if requests := create_forget_requests(conversations, event_prefix, person_id, request.at):
             await self.add_events(requests)
 
     async def request_copy_deletion(self, message: IncomingMessage, message_id: str) -> None:
@@ -291,8 +291,8 @@ class PrivacyNotice:
         is_repeated = event_key == join.external_key  # the same event after a crash
         if not is_repeated and join.at.timestamp() - float(shown_at) < _SECONDS_BETWEEN_NOTICES:
             return None
-        new_value = f"{join.at.timestamp():.0f} {join.external_key}"
-        await self.chat_settings.set(server, _JOIN_NOTICE_KEY, new_value, server)
+        notice_record = f"{join.at.timestamp():.0f} {join.external_key}"
+        await self.chat_settings.set(server, _JOIN_NOTICE_KEY, notice_record, server)
         return await self.describe(join.scopes, join.address.source)
 
 
@@ -319,7 +319,7 @@ class PrivacyHandlers:
         marked("add a sentence about this server to /privacy; without text, remove it (admins)"),
         CommandOption("text", marked("for example: Ask Ada what the bot is for"), required=False),
     )
-    async def edit_notice_sentence(self, request: CommandRequest) -> CommandResult:
+    async def set_privacy_sentence(self, request: CommandRequest) -> CommandResult:
         """Store a sentence that admins of the server add to the privacy notice."""
         await self.admins.require_admin(request.incoming, _CHANGE_NOTICE_ACTION)
         sentence = " ".join(request.argument.split())
@@ -371,7 +371,7 @@ class PrivacyHandlers:
             result = CommandResult(
                 text, starts_session=True, deletes_history=True, changes_channel=True
             )
-            return await self.greetings.add_for_request(result, request)
+            return await self.greetings.add_greeting(result, request)
         if not is_own_message or writes_as_group(message):  # unknown which admin wrote it
             await admins.require_admin(
                 message, _FORGET_ACTION, refuses_anonymous=True, audit_name="forget message"

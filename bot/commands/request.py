@@ -19,7 +19,7 @@ from bot.value_class import value_class
 
 
 class StopOutcome(Enum):
-    NOTHING = auto()
+    NO_ANSWER = auto()
     """No answer was in progress."""
     STOPPED = auto()
     REFUSED = auto()
@@ -40,7 +40,7 @@ class CommandRequest:
     now: datetime
     failed_questions: Sequence[StoredTurn] = ()
     """The newest unanswered questions; loaded only for `COMMANDS_THAT_READ_HISTORY`."""
-    stop_outcome: StopOutcome = StopOutcome.NOTHING
+    stop_outcome: StopOutcome = StopOutcome.NO_ANSWER
     answered_at: datetime | None = None
     """The time of the answer that the command replies to."""
     is_asker: bool = False

@@ -98,7 +98,7 @@ class Container(AnsweringContainer):
             share_process_reports = partial(share_reports, self.nodes, self.owner, self.backends)
             jobs.append(partial(share_process_reports, RECENT_EVENTS, self.clock))
         return [
-            JobGroup(start=self.restore_filter.load_restore),
+            JobGroup(start=self.restore_filter.load_newest_restore),
             *([self._worker_jobs()] if Role.WORKER in roles else []),
             *([self._sender_jobs()] if Role.SENDER in roles else []),
             make_heartbeat_jobs(self.nodes, self.owner, role_names, __version__, self.clock),

@@ -288,7 +288,7 @@ class MessagingContainer(StorageContainer, ABC):
     def _intake(self) -> InboxIntake:
         return InboxIntake(
             *(self.inbox, self._wake_conversations, self._announce_urgent, self.history_router),
-            self.restore_filter.filter_received,
+            self.restore_filter.filter_event,
             self.history_scopes.find_opted_out,
             self.chat_settings,
         )
@@ -321,7 +321,7 @@ class MessagingContainer(StorageContainer, ABC):
     @cached_property
     def stop_requests(self) -> StopRequests:
         admins = self.admins
-        return StopRequests(self.signals, admins.is_known_admin, admins.record_admin_action)
+        return StopRequests(self.signals, admins.find_admin_status, admins.record_admin_action)
 
     # sending
 

@@ -44,7 +44,7 @@ from bot.storage.tokens import ConsoleTokens
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.storage.web_channels import SqlWebChannels
 from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits, NoticeLimiter
-from bot.turn.limits.refusals import AnsweringPauses, RestoreFilter
+from bot.turn.limits.refusals import AnsweringPauses, PreRestoreFilter
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
 from bot.turn.signals import ArrivalSignals
@@ -77,7 +77,7 @@ class StorageContainer:
         self.rate_limits = resources.rate_limits or InProcessRateLimits(clock)
         self.notice_limiter = NoticeLimiter(self.rate_limits)
         self.arrivals = ArrivalSignals(self.signals)
-        self.restore_filter = RestoreFilter(lambda: read_last_restore(database, clock.now()))
+        self.restore_filter = PreRestoreFilter(lambda: read_last_restore(database, clock.now()))
         self._call_queue = CallQueue(clock)
 
         self.answer_log = AnswerLog(database)

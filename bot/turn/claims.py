@@ -97,11 +97,11 @@ class _TrackedAttempt:
     """A message that is being processed, or waits to be processed."""
 
     message: InboxMessage
-    record_state: RecordAttempt
+    record_attempt_state: RecordAttempt
     random_rank: float
     """A random number between 0 and 1, which orders equal attempts."""
-    may_start: asyncio.Event = field(default_factory=asyncio.Event)
-    is_due: bool = False
+    may_start_event: asyncio.Event = field(default_factory=asyncio.Event)
+    is_start_due: bool = False
     """Whether it has waited long enough to start while others with as many crashes run."""
     recorded_state: AttemptState | None = None
 
@@ -121,7 +121,7 @@ class _TrackedAttempt:
         return max_seconds if self.message.own_crash_count else max_seconds * self.random_rank
 
 
-class IsolationGate:
+class CrashIsolator:
     """Delays the processing of messages that may crash the process, to find the one that does.
 
     Most messages start at once. Suspects, which were being processed during several crashes,
@@ -131,10 +131,10 @@ class IsolationGate:
     def __init__(self, clock: Clock, draw_random: Callable[[], float] = random.random) -> None:
         self._clock = clock
         self._draw_random = draw_random
-        self._in_flight_count = 0
+        self._running_message_count = 0
         self._suspects: list[_TrackedAttempt] = []
         """Suspects that wait or are in flight."""
-        self._running_count = 0
+        self._running_suspect_count = 0
         self._deferred_attempts: list[_TrackedAttempt] = []
         self._lone_attempt: _TrackedAttempt | None = None
         """The attempt that is recorded as `AttemptState.ALONE`, if any."""
@@ -142,27 +142,27 @@ class IsolationGate:
 
     @contextlib.asynccontextmanager
     async def wait_until_admitted(
-        self, message: InboxMessage, record_state: RecordAttempt
+        self, message: InboxMessage, record_attempt_state: RecordAttempt
     ) -> AsyncIterator[None]:
         """Wait until a message may be processed, then run the block.
 
-        `record_state` stores whether other messages are processed at the same time.
+        `record_attempt_state` stores whether other messages are processed at the same time.
         """
         if not message.crash_count and self._lone_attempt is None and not self._lock.locked():
-            self._in_flight_count += 1  # the normal case: nothing to record
+            self._running_message_count += 1  # the normal case: nothing to record
             try:
                 yield
             finally:
-                self._in_flight_count -= 1
+                self._running_message_count -= 1
             return
-        attempt = _TrackedAttempt(message, record_state, self._draw_random())
+        attempt = _TrackedAttempt(message, record_attempt_state, self._draw_random())
         admit_attempt = self._admit_suspect if attempt.is_suspect else self._admit_normally
         async with admit_attempt(attempt):
             yield
 
     @contextlib.asynccontextmanager
     async def _admit_normally(self, attempt: _TrackedAttempt) -> AsyncIterator[None]:
-        self._in_flight_count += 1
+        self._running_message_count += 1
         try:
             if attempt.message.crash_count:
                 await asyncio.sleep(0)  # let messages claimed at the same time start, too
@@ -170,7 +170,7 @@ class IsolationGate:
                 await self._record_start(attempt)
             yield
         finally:
-            self._in_flight_count -= 1
+            self._running_message_count -= 1
             self._clear_lone_attempt(attempt)
 
     @contextlib.asynccontextmanager
@@ -186,7 +186,7 @@ class IsolationGate:
         try:
             await asyncio.sleep(0)  # let all suspects claimed at the same time join the queue
             self._start_next_suspect()
-            await attempt.may_start.wait()
+            await attempt.may_start_event.wait()
             await self._record_start(attempt)
             yield
         finally:
@@ -204,18 +204,20 @@ class IsolationGate:
         self._deferred_attempts.append(attempt)
         try:
             async with self._lock:
-                new_state = AttemptState.NONE if self._running_count else AttemptState.DEFERRED
+                new_state = (
+                    AttemptState.NONE if self._running_suspect_count else AttemptState.DEFERRED
+                )
                 await _record_attempt(attempt, new_state)
             await self._clock.sleep(_DEFERRAL_SECONDS)
         finally:
             self._deferred_attempts.remove(attempt)
 
     def _start_next_suspect(self) -> None:
-        if self._suspects and not self._running_count:
+        if self._suspects and not self._running_suspect_count:
             self._start(min(self._suspects, key=lambda one: one.sort_key))
 
     def _mark_as_due(self, attempt: _TrackedAttempt) -> None:
-        attempt.is_due = True
+        attempt.is_start_due = True
         self._start_due_suspects()
 
     def _start_due_suspects(self) -> None:
@@ -223,21 +225,21 @@ class IsolationGate:
         max_crashes = max((one.message.crash_count for one in self._suspects), default=0)
         for attempt in self._suspects:
             # A crash beside suspects with fewer crashes would make them just as suspicious.
-            may_start_now = attempt.is_due and attempt.message.crash_count == max_crashes
-            if may_start_now and self._running_count < limit:
+            may_start_now = attempt.is_start_due and attempt.message.crash_count == max_crashes
+            if may_start_now and self._running_suspect_count < limit:
                 self._start(attempt)
 
     def _start(self, attempt: _TrackedAttempt) -> None:
-        if not attempt.may_start.is_set():
-            attempt.may_start.set()
-            self._in_flight_count += 1
-            self._running_count += 1
+        if not attempt.may_start_event.is_set():
+            attempt.may_start_event.set()
+            self._running_message_count += 1
+            self._running_suspect_count += 1
 
     def _end_attempt(self, attempt: _TrackedAttempt) -> None:
-        if attempt.may_start.is_set():
-            self._in_flight_count -= 1
-            self._running_count -= 1
-        attempt.may_start.set()  # so that a cancelled attempt is not started later
+        if attempt.may_start_event.is_set():
+            self._running_message_count -= 1
+            self._running_suspect_count -= 1
+        attempt.may_start_event.set()  # so that a cancelled attempt is not started later
         self._clear_lone_attempt(attempt)
         self._start_due_suspects()
         self._start_next_suspect()
@@ -257,9 +259,11 @@ class IsolationGate:
                 self._lone_attempt = None
                 await _record_concurrent_attempt(lone_attempt, AttemptState.WITH_OTHERS)
             if attempt.is_suspect:
-                is_only_attempt = self._running_count == 1
+                is_only_attempt = self._running_suspect_count == 1
             else:
-                is_only_attempt = self._in_flight_count == 1 and attempt.message.crash_count > 0
+                is_only_attempt = (
+                    self._running_message_count == 1 and attempt.message.crash_count > 0
+                )
             if is_only_attempt:
                 self._lone_attempt = attempt
                 await _record_attempt(attempt, AttemptState.ALONE)
@@ -269,7 +273,7 @@ class IsolationGate:
 
 async def _record_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None:
     if attempt.recorded_state is not state:
-        await attempt.record_state(state)
+        await attempt.record_attempt_state(state)
         attempt.recorded_state = state
 
 

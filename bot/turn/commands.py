@@ -40,9 +40,9 @@ from bot.texts.text import (
 from bot.turn.edits import EditHandler
 from bot.turn.finishing import (
     PAUSED_NOTICE,
-    Outcome,
     QuestionAnswerer,
     TurnFinisher,
+    TurnOutcome,
     TurnServices,
     add_private_response,
 )
@@ -69,7 +69,7 @@ class CommandRunner:
     answerer: QuestionAnswerer
     finisher: TurnFinisher
 
-    async def run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
+    async def run(self, group: MessageGroup, request: CommandRequest) -> TurnOutcome:
         """Run a command; raises `UserError`, or `PrivateError` if the command is private."""
         try:
             return await self._run(group, request)
@@ -78,7 +78,7 @@ class CommandRunner:
                 raise PrivateError(error.text) from None
             raise
 
-    async def _run(self, group: MessageGroup, request: CommandRequest) -> Outcome:
+    async def _run(self, group: MessageGroup, request: CommandRequest) -> TurnOutcome:
         message, finisher, buttons = request.incoming, self.finisher, self.services.buttons
         quoted_id = message.quote.message_id if message.quote is not None else None
         is_about_quoted_message = quoted_id is not None
@@ -96,7 +96,7 @@ class CommandRunner:
             case name if (name == "context" or is_report) and is_about_quoted_message:
                 quoted_turn, exchange = await buttons.find_quoted_exchange(message)
                 if not is_report:
-                    await buttons.check_reader(message, exchange)
+                    await buttons.require_reader(message, exchange)
                 request = replace(request, answered_at=_find_answer_time(quoted_turn, exchange))
             case "memory" if quoted_id is not None:
                 turns = await self.services.conversations.find_turns(group.claim, [quoted_id])
@@ -118,11 +118,11 @@ class CommandRunner:
     async def _run_recap(self, group: MessageGroup, request: CommandRequest) -> InboxMessage | None:
         """Run /recap until it is done or its author stops it; raises `UserError` during a pause."""
         message, services = request.incoming, self.services
-        if services.is_paused(message.address.recap_source_address.conversation):
+        if services.is_conversation_paused(message.address.recap_source_address.conversation):
             raise UserError(PAUSED_NOTICE)
         result = CommandResult(_RECAP_STOPPED_NOTICE)
-        recap = services.stop_requests.stoppable_answer(group.claim, group.message, message)
-        async with recap as stop_flag:
+        recap_context = services.stop_requests.stoppable_answer(group.claim, group.message, message)
+        async with recap_context as stop_flag:
             with stop_flag.stoppable_block():
                 result = await services.commands.handle(request)
         return await self.finish(group, request, replace(result, is_private=True))
@@ -202,7 +202,7 @@ class CommandRunner:
         """Delete a person's messages, or everybody's if `person` is None, and derived data."""
         for scope in group.message.incoming.scopes[1:]:  # scopes whose settings an operator deleted
             self.services.resolver.characters.unload(scope)
-            await self.finisher.forget_copies(scope)
+            await self.finisher.forget_cached_data(scope)
         if person is None:
             await self.finisher.delete_history(group.claim)
             return await self.finisher.finish(group, TurnResult(starts_session=True))
@@ -218,7 +218,7 @@ class CommandRunner:
         """Return the question to answer again, and the turns to replace, if any."""
         message, buttons = request.incoming, self.services.buttons
         quoted_turn, exchange = await buttons.find_quoted_exchange(message)
-        await buttons.check_asker(message, exchange)
+        await buttons.require_asker(message, exchange)
         question = exchange.question.turn
         earlier_turns = tuple(exchange.earlier_session.turns)
         repeated_question = build_repeated_question(message, question, earlier_turns)

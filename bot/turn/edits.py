@@ -29,7 +29,7 @@ from bot.routing.decide import Answer, Decision, Observe, decide_on_message
 from bot.routing.presets import ActiveCharacters, ActivePreset
 from bot.texts.text import translatable
 from bot.turn.finishing import TurnServices
-from bot.turn.message_groups import MessageGroup, recognize_reply
+from bot.turn.message_groups import MessageGroup, mark_reply_to_bot
 from bot.value_class import value_class
 
 _log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ class EditHandler:
         """
         services, claim, exchange = self.services, group.claim, None
         conversations = services.conversations
-        incoming = await recognize_reply(conversations, claim, edit.said)
+        incoming = await mark_reply_to_bot(conversations, claim, edit.said)
         if (message_id := incoming.message_id) is not None:
             exchange = await conversations.load_exchange(claim, message_id, _MAX_LOADED_TURNS)
         if exchange is None:
@@ -85,7 +85,7 @@ class EditHandler:
                 return TurnResult()  # only the addressees have changed
             # Do not roll the dice a second time for a message that was not answered.
             case Answer() if exchange.answers or message.wake is not None:
-                result = await self.answer_in_place(
+                result = await self.answer_in_same_messages(
                     group, message, edited_at, exchange, active, decision.speakers, change.new_texts
                 )
                 return _mark_as_question(exchange, result)
@@ -105,13 +105,13 @@ class EditHandler:
         decision = decide_on_message(message, active, turns, dice=self.services.dice, now=now)
         if isinstance(decision, Answer) or not exchange.answers:
             return decision
-        lucky_decision = decide_on_message(message, active, turns, dice=lambda: 0.0, now=now)
-        if not isinstance(lucky_decision, Answer):
+        decision_if_lucky = decide_on_message(message, active, turns, dice=lambda: 0.0, now=now)
+        if not isinstance(decision_if_lucky, Answer):
             return decision
         answers = [one.turn for one in exchange.answers]
-        return replace(lucky_decision, speakers=pick_speakers(active, answers))
+        return replace(decision_if_lucky, speakers=pick_speakers(active, answers))
 
-    async def answer_in_place(
+    async def answer_in_same_messages(
         self,
         group: MessageGroup,
         incoming: IncomingMessage,
@@ -169,12 +169,12 @@ def _replace_answers(
 ) -> TurnResult:
     answer_ids = [one.id for one in exchange.answers]
     new_versions = dict(zip(answer_ids, result.turns, strict=False))
-    unreplaced_ids = set(answer_ids[len(result.turns) :])
+    unreplaced_answer_ids = set(answer_ids[len(result.turns) :])
     change = HistoryChange(
         new_texts,
         new_versions,
-        superseded_ids=sorted(unreplaced_ids - interrupted_ids),
-        restored_ids=sorted(unreplaced_ids & interrupted_ids),
+        superseded_ids=sorted(unreplaced_answer_ids - interrupted_ids),
+        restored_ids=sorted(unreplaced_answer_ids & interrupted_ids),
         replaced_ids=sorted(interrupted_ids.intersection(new_versions)),
     )
     turns = result.turns[len(answer_ids) :]

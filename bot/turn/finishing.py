@@ -51,7 +51,7 @@ PAUSED_NOTICE = translatable(
 )
 
 
-Outcome: TypeAlias = tuple[str, InboxMessage | None]
+TurnOutcome: TypeAlias = tuple[str, InboxMessage | None]
 """A message's outcome for the metrics, and the next message of its conversation, if any."""
 
 
@@ -77,7 +77,7 @@ class TurnServices:
     message_notes: SqlMessageNotes
     explain_silence: Callable[[IncomingMessage, Text], Awaitable[None]]
     """Shows people in a channel why no character answers, on platforms that support this."""
-    is_paused: Callable[[str], bool]
+    is_conversation_paused: Callable[[str], bool]
     """Returns whether an operator paused the conversation with this key."""
     is_obsolete: Callable[[IncomingMessage], bool]
     """Returns whether a message was handled before a database restore and must be ignored."""
@@ -221,7 +221,7 @@ class TurnFinisher:
         try:
             return await self.finish(group, result)
         finally:  # a failed transaction may be committed
-            await self.forget_copies(conversation)
+            await self.forget_cached_data(conversation)
 
     async def delete_history(self, claim: Claim) -> int:
         """Delete a conversation's stored data, and return its number of turns."""
@@ -229,9 +229,9 @@ class TurnFinisher:
         try:
             return await self.services.conversations.forget(claim)
         finally:  # a failed transaction may be committed
-            await self.forget_copies(claim.conversation)
+            await self.forget_cached_data(claim.conversation)
 
-    async def forget_copies(self, conversation: str) -> None:
+    async def forget_cached_data(self, conversation: str) -> None:
         for memory in self.services.memories:
             await memory.forget(conversation)
 
@@ -266,7 +266,7 @@ class QuestionAnswerer:
         active: ActiveCharacters,
         removed_turns: TurnRange | None = None,
         decide_on: Callable[[IncomingMessage], Awaitable[Decision]] | None = None,
-    ) -> Outcome:
+    ) -> TurnOutcome:
         """Answer a question, and later messages if `decide_on` allows."""
         services, finisher = self.services, self.finisher
         limits = services.replies.limits(question.incoming.address)
@@ -275,7 +275,7 @@ class QuestionAnswerer:
             group, question, limits, conversations, arrivals, clock, decide_on
         )
         is_new = removed_turns is None
-        if services.is_paused(group.claim.conversation):
+        if services.is_conversation_paused(group.claim.conversation):
             paused_result = await self._result_while_paused(group, gathering, is_new=is_new)
             return "paused", await finisher.finish(group, paused_result)
         try:
@@ -358,7 +358,7 @@ class QuestionAnswerer:
             while True:
                 question = group.question = gathering.question
                 covers_one_message = is_new and not group.message.gathered_messages
-                stop_requests.cover_message(
+                stop_requests.cover_newer_message(
                     question.incoming, gathering.asker_ids, covers_one_message=covers_one_message
                 )
                 async with gathering.interrupt_on_arrival(stop_flag):

@@ -37,7 +37,7 @@ from bot.value_class import value_class
 _log = structlog.get_logger(__name__)
 _MIN_SHARE_OF_CUT_TEXT = 0.98  # clients cut a long text at a space near the limit
 _MAX_UNITS_PER_CHAR = 2  # per character, in any `Limits.unit`
-_MAX_PARTS = 20
+_MAX_MESSAGE_PARTS = 20
 _MAX_WAIT_SECONDS = 5.0  # for the next part, and for a pause in the channel
 _POLL_SECONDS = 0.2  # between queries for the next part
 _MAX_COUNTED_MESSAGES = 100
@@ -71,13 +71,13 @@ class SplitMessageJoiner:
         if message.album is not None:
             return self.busy_rules.album_seconds
         max_units = self.limits.max_units  # longer than any part that a client sends
-        min_units = max_units * _MIN_SHARE_OF_CUT_TEXT
-        if len(message.text) * _MAX_UNITS_PER_CHAR < min_units:
+        min_cut_units = max_units * _MIN_SHARE_OF_CUT_TEXT
+        if len(message.text) * _MAX_UNITS_PER_CHAR < min_cut_units:
             return 0.0  # the normal case, without counting units
-        is_near_limit = min_units <= self.limits.measure(message.text) <= max_units
+        is_near_limit = min_cut_units <= self.limits.measure(message.text) <= max_units
         return self.busy_rules.paste_seconds if is_near_limit else 0.0
 
-    def join(
+    def join_next_part(
         self, joined_message: IncomingMessage, last_part: InboxMessage, next_part: InboxMessage
     ) -> IncomingMessage | None:
         """Append `next_part` to `joined_message`; return None if it is not the next part."""
@@ -126,8 +126,10 @@ async def join_parts(
         return incoming
     while isinstance(last.incoming, IncomingMessage) and joiner.seconds_to_wait(last.incoming) > 0:
         interleaved_messages: list[InboxMessage] = []
-        for one in await conversations.load_messages_after(group.claim, group.message, _MAX_PARTS):
-            joined_message = joiner.join(incoming, last, one)
+        for one in await conversations.load_messages_after(
+            group.claim, group.message, _MAX_MESSAGE_PARTS
+        ):
+            joined_message = joiner.join_next_part(incoming, last, one)
             if joined_message is None:
                 interleaved_messages.append(one)
             else:
@@ -186,7 +188,7 @@ class MessageGathering:
         self._pending: list[_PendingMessage] = []  # not gathered yet
         self._is_gathering_over = self._busy_mode == "queue"
         self._has_new_message = False
-        self._was_interrupted = False
+        self._was_answer_interrupted = False
         self._received_at = self.group.message.received_at  # when the newest message was received
         self._quiet_seconds = self.busy_rules.quiet_seconds  # longer while parts may be missing
 
@@ -241,10 +243,10 @@ class MessageGathering:
                 await cancel_and_wait(check_tasks)
 
     def _may_interrupt(self, answer_started_at: float) -> bool:
-        has_just_started = (
-            self.clock.monotonic() - answer_started_at < self.busy_rules.quiet_seconds
+        is_answer_new = self.clock.monotonic() - answer_started_at < self.busy_rules.quiet_seconds
+        return self._busy_mode == "interrupt" or (
+            is_answer_new and not self._was_answer_interrupted
         )
-        return self._busy_mode == "interrupt" or (has_just_started and not self._was_interrupted)
 
     async def _interrupt_answer(self, stop_flag: StopFlag) -> None:
         try:
@@ -255,15 +257,15 @@ class MessageGathering:
             _log.warning("answer_not_interrupted", reason=str(error))
             return
         if any(isinstance(one.decision, Answer) for one in self._pending):
-            self._was_interrupted = True
+            self._was_answer_interrupted = True
             stop_flag.supersede()
 
     @property
     def _max_further_messages(self) -> int:
         """The number of further messages that the answer may cover."""
         pending_count = sum(len(one.parts) for one in self._pending)
-        covered_count = 1 + len(self.group.message.gathered_messages) + pending_count
-        return max(0, self.busy_rules.at_most - covered_count)
+        covered_message_count = 1 + len(self.group.message.gathered_messages) + pending_count
+        return max(0, self.busy_rules.at_most - covered_message_count)
 
     @property
     def _newest_message(self) -> InboxMessage:
@@ -299,7 +301,7 @@ class MessageGathering:
     def _join_to_pending_message(self, message: InboxMessage) -> _PendingMessage | None:
         """Join a message to the pending message that it continues; return None if there is none."""
         for index, one in enumerate(self._pending):
-            incoming = self._joiner.join(one.message, one.parts[-1], message)
+            incoming = self._joiner.join_next_part(one.message, one.parts[-1], message)
             if incoming is not None:
                 del self._pending[index]
                 return _PendingMessage((*one.parts, message), incoming, one.decision)
@@ -377,7 +379,7 @@ def observed_turn(message: IncomingMessage) -> Turn:
     return replace(user_turn(message), is_observed=is_observed, files=files)
 
 
-async def recognize_reply(
+async def mark_reply_to_bot(
     conversations: Conversations, claim: Claim, message: IncomingMessage
 ) -> IncomingMessage:
     """Mark a message as a reply to the bot if it quotes a message sent by the bot's webhook."""

@@ -130,7 +130,7 @@ class PressHandler:
         answer = next((one.turn for one in turns if one.turn.role == "assistant"), None)
         action = _ACTION_BY_REACTION.get(reaction.reaction)
         data = encode_button(action, answer.part_names[-1]) if action and answer else ""
-        press = ButtonPress(**_copy_origin(reaction), message_id=reaction.message_id, data=data)
+        press = ButtonPress(**_origin_fields(reaction), message_id=reaction.message_id, data=data)
         try:
             if action is not None:
                 return TurnResult() if reaction.is_removed else await self.apply_press(group, press)
@@ -219,7 +219,7 @@ class PressHandler:
         if is_memory_button:  # the reply of the command is the new content of the menu
             return request, CommandResult(""), replace(result, replaced_part_names=exchange.parts)
         request = replace(request, active=await self.services.resolver.resolve(press.scopes))
-        menu = await commands.menus.show_after_choice(button, request)
+        menu = await commands.menus.show_next_menu(button, request)
         text = join_texts([problem, menu.text]) if problem else menu.text
         return request, result, replace(menu, text=text, replaced_part_names=exchange.parts)
 
@@ -231,7 +231,7 @@ class PressHandler:
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # the answer failed, so the history has no turns of it
             return AskedQuestion(repeated_question, speakers, exchange.parts, earlier_turns)
-        return await self.edit_handler.answer_in_place(
+        return await self.edit_handler.answer_in_same_messages(
             group, repeated_question, press.at, exchange, active, speakers, {}
         )
 
@@ -287,9 +287,9 @@ def _delete_answer(button: ButtonData, exchange: Exchange) -> TurnResult:
 
 def _to_message(press: ButtonPress, text: str) -> IncomingMessage:
     """Return a message with this text, as if the person had typed it."""
-    return IncomingMessage(**_copy_origin(press), message_id=None, text=text, wake=WakeReason.DM)
+    return IncomingMessage(**_origin_fields(press), message_id=None, text=text, wake=WakeReason.DM)
 
 
-def _copy_origin(event: ButtonPress | ReactionChange) -> dict[str, Any]:
+def _origin_fields(event: ButtonPress | ReactionChange) -> dict[str, Any]:
     """Return an event's fields about its author, time and place."""
     return {name: getattr(event, name) for name in _ORIGIN_FIELD_NAMES}

@@ -148,7 +148,7 @@ class StopRequests:
         finally:
             del self._answers_in_progress[conversation]
 
-    def cover_message(
+    def cover_newer_message(
         self, question: IncomingMessage, asker_ids: Collection[str], *, covers_one_message: bool
     ) -> None:
         """Let the running answer also cover a newer message, and let the askers stop it."""
@@ -159,7 +159,7 @@ class StopRequests:
 
     def stop_outcome(self, command: IncomingMessage) -> StopOutcome:
         """Return the outcome of a /stop, and keep it from stopping any other answer."""
-        return self._outcomes.setdefault(_event_key(command), StopOutcome.NOTHING)
+        return self._outcomes.setdefault(_event_key(command), StopOutcome.NO_ANSWER)
 
     def was_edited(self, message_id: str | None, conversation: str) -> bool:
         """Return whether an edit interrupted the answer to this message."""
@@ -225,11 +225,11 @@ class StopRequests:
         answer = self._answers_in_progress.get(command.address.conversation)
         if answer is None:  # the answer has ended in the meantime
             return False
-        has_effect = outcome is StopOutcome.STOPPED and not answer.stop_flag.is_requested
+        stops_answer = outcome is StopOutcome.STOPPED and not answer.stop_flag.is_requested
         if outcome is StopOutcome.STOPPED:
             answer.stop_flag.request()
         self._outcomes[_event_key(command)] = outcome
-        return has_effect
+        return stops_answer
 
 
 def _choose_signal(event: Incoming) -> tuple[str, object]:
@@ -250,7 +250,7 @@ def _choose_signal(event: Incoming) -> tuple[str, object]:
 
 def _hash_edit(message: IncomingMessage) -> str:
     """Return a hash that stays the same when an edit has no effect on the answer."""
-    # Whether the webhook is ours is only known from the history, see `recognize_reply`.
+    # Whether the webhook is ours is only known from the history, see `mark_reply_to_bot`.
     quote = message.quote
     is_addressed = message.wake is not None or (quote is not None and quote.by_webhook)
     return hashlib.sha256(f"{is_addressed} {text_with_attachments(message)}".encode()).hexdigest()
@@ -303,7 +303,7 @@ class ArrivalSignals:
         for key in conversations:
             self._watched_conversations.pop(key, None)
 
-    def has_arrived(self, conversation: str) -> bool:
+    def has_new_event(self, conversation: str) -> bool:
         """Return whether an event has arrived since the last call of `watch`."""
         return self._watched_conversations.get(conversation, False)
 
@@ -311,7 +311,7 @@ class ArrivalSignals:
         """Call `on_arrival` (must not block) on events until the returned function is called."""
         listeners = self._listeners[conversation]
         listeners.append(on_arrival)
-        if self.has_arrived(conversation):
+        if self.has_new_event(conversation):
             on_arrival()
 
         def unsubscribe() -> None:
@@ -344,7 +344,7 @@ class MissedSignalPoller:
     arrivals: ArrivalSignals
 
     def __post_init__(self) -> None:
-        self._handled_events: frozenset[tuple[str, str]] = frozenset()
+        self._handled_event_keys: frozenset[tuple[str, str]] = frozenset()
 
     async def poll(self) -> None:
         """Handle events that concern running answers and were not signaled to this process."""
@@ -355,8 +355,10 @@ class MissedSignalPoller:
             events = await load_newest_unanswered(
                 conversations, _MAX_POLLED_EVENTS, _MAX_POLLED_PER_CONVERSATION
             )
-        unseen = (one for one in reversed(events) if _event_key(one) not in self._handled_events)
-        missed_events = [one for one in unseen if not self.stop_requests.is_being_answered(one)]
-        self._handled_events = frozenset(map(_event_key, events))
+        new_events = (
+            one for one in reversed(events) if _event_key(one) not in self._handled_event_keys
+        )
+        missed_events = [one for one in new_events if not self.stop_requests.is_being_answered(one)]
+        self._handled_event_keys = frozenset(map(_event_key, events))
         self.stop_requests.handle_missed_events(missed_events)
         self.arrivals.record_arrivals([one.address.conversation for one in missed_events])

@@ -61,13 +61,13 @@ from bot.telemetry.metrics import (
     record_span,
 )
 from bot.texts.text import translatable, translatable_count
-from bot.turn.claims import LEASE_SECONDS, IsolationGate, LeaseKeeper, has_crashed_too_often
+from bot.turn.claims import LEASE_SECONDS, CrashIsolator, LeaseKeeper, has_crashed_too_often
 from bot.turn.commands import CommandRunner
 from bot.turn.edits import EditHandler
 from bot.turn.finishing import (
-    Outcome,
     QuestionAnswerer,
     TurnFinisher,
+    TurnOutcome,
     TurnServices,
     has_private_response,
 )
@@ -75,8 +75,8 @@ from bot.turn.message_groups import (
     MessageGroup,
     SplitMessageJoiner,
     join_parts,
+    mark_reply_to_bot,
     observed_turn,
-    recognize_reply,
 )
 from bot.turn.presses import ChosenCommand, PressHandler
 
@@ -108,7 +108,7 @@ class ConversationWorker:
         self._owner = owner
         self.leases = leases or LeaseKeeper(services.conversations, services.clock)
         """Renews the leases of all conversations in progress."""
-        self._gate = IsolationGate(services.clock)
+        self._crash_isolator = CrashIsolator(services.clock)
         self._resume_limiter = ResumeLimiter()
         self._finisher = TurnFinisher(services)
         self._answerer = QuestionAnswerer(services, self._finisher)
@@ -167,7 +167,7 @@ class ConversationWorker:
         if has_crashed_too_often(message):
             return await self._process_group(group)
         record_attempt = partial(self._conversations.record_attempt, group.claim, message)
-        async with self._gate.wait_until_admitted(message, record_attempt):
+        async with self._crash_isolator.wait_until_admitted(message, record_attempt):
             await self._resume_limiter.wait_to_resume()
             return await self._process_group(group)
 
@@ -189,7 +189,7 @@ class ConversationWorker:
         for name, begin in (("answer", started_at), (ROOT_SPAN_NAME, received_at)):
             record_span(name, message.turn_name, begin, now, attributes=attributes, error=failure)
 
-    async def _handle_or_report(self, group: MessageGroup) -> Outcome:
+    async def _handle_or_report(self, group: MessageGroup) -> TurnOutcome:
         message, finisher = group.message, self._finisher
         try:
             if not has_crashed_too_often(message):
@@ -214,7 +214,7 @@ class ConversationWorker:
             _log.exception("turn_failed", turn=message.turn_name, error_id=message.error_id)
             return "failed", await finisher.finish_with_error(group, _UNEXPECTED_ERROR_NOTICE)
 
-    async def _handle_event(self, group: MessageGroup) -> Outcome:
+    async def _handle_event(self, group: MessageGroup) -> TurnOutcome:
         finisher = self._finisher
         match group.message.incoming:
             case IncomingMessage() as message if self._services.is_obsolete(message):
@@ -239,7 +239,7 @@ class ConversationWorker:
             case SayRequest() as request:
                 return await self._send_requested_text(group, request)
 
-    async def _send_requested_text(self, group: MessageGroup, request: SayRequest) -> Outcome:
+    async def _send_requested_text(self, group: MessageGroup, request: SayRequest) -> TurnOutcome:
         """Send text requested through the API as the chat's character, even during a pause."""
         if await self._services.access.is_access_off(request.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
@@ -276,7 +276,7 @@ class ConversationWorker:
 
     async def _handle_press(
         self, group: MessageGroup, event: ButtonPress | ReactionChange
-    ) -> Outcome:
+    ) -> TurnOutcome:
         has_opted_out = bool(await self._services.resolver.find_opted_out([event.author.id]))
         result: TurnResult | AskedQuestion | ChosenCommand = TurnResult()
         if isinstance(event, ButtonPress):
@@ -297,13 +297,13 @@ class ConversationWorker:
             return "pressed", await self._finisher.finish_forgetting(group, result)
         return "pressed", await self._finisher.finish(group, result)
 
-    async def _handle_edit(self, group: MessageGroup, edit: MessageEdit) -> Outcome:
+    async def _handle_edit(self, group: MessageGroup, edit: MessageEdit) -> TurnOutcome:
         is_refused = await self._services.access.find_refusal(edit.said) is not None
         author_id = edit.said.author.id
         is_withheld = is_refused or bool(await self._services.resolver.find_opted_out([author_id]))
         if is_withheld or await self._is_superseded(group, edit):
             return "superseded", await self._finisher.finish(group, TurnResult())
-        if self._services.is_paused(group.claim.conversation):
+        if self._services.is_conversation_paused(group.claim.conversation):
             # During a pause the stored text changes, but no answer is generated.
             edit = replace(edit, said=replace(edit.said, is_late=True))
         result = await self._edit_handler.apply_edit(group, edit)
@@ -328,12 +328,12 @@ class ConversationWorker:
     async def _find_later_events(self, claim: Claim, message: InboxMessage) -> Sequence[Incoming]:
         """Return the events that follow `message` and the messages gathered with it, in order."""
         arrivals = self._services.arrivals
-        if not (message.has_messages_waiting or arrivals.has_arrived(claim.conversation)):
+        if not (message.has_messages_waiting or arrivals.has_new_event(claim.conversation)):
             return ()
         waiting_messages = await self._conversations.load_waiting_messages(claim, _MAX_LATER_EVENTS)
         return [one.incoming for one in waiting_messages if one.id > message.newest_message.id]
 
-    async def _handle_message(self, group: MessageGroup, message: IncomingMessage) -> Outcome:
+    async def _handle_message(self, group: MessageGroup, message: IncomingMessage) -> TurnOutcome:
         services = self._services
         active, opted_out_ids = await services.resolver.resolve_for_message(message)
         kept_message = redact_message(message, opted_out_ids) if opted_out_ids else message
@@ -350,9 +350,9 @@ class ConversationWorker:
 
     async def _handle_permitted_message(
         self, group: MessageGroup, message: IncomingMessage, active: ActiveCharacters
-    ) -> Outcome:
+    ) -> TurnOutcome:
         services, finisher, conversations = self._services, self._finisher, self._conversations
-        message = await recognize_reply(conversations, group.claim, message)
+        message = await mark_reply_to_bot(conversations, group.claim, message)
         if isinstance(group.message.incoming, IncomingMessage) and not message.is_withheld:
             preset, limits = active.first.preset, services.replies.limits(message.address)
             joiner = SplitMessageJoiner(limits, preset.busy)
@@ -363,7 +363,7 @@ class ConversationWorker:
         recent_turns = await self._load_recent_turns(group.claim) if needs_recent_turns else ()
 
         decide_on = partial(self._decide_on_later_message, active, recent_turns)
-        decision = await self._decide(active, recent_turns, message)
+        decision = await self._decide_on_message(active, recent_turns, message)
         services.decisions.record(message, decision)
         if isinstance(decision, Ignore | Observe) and decision.candidates:
             await services.explain_silence(message, describe_silence(decision))
@@ -392,7 +392,7 @@ class ConversationWorker:
         message: IncomingMessage,
         active: ActiveCharacters,
         recent_turns: Sequence[Turn],
-    ) -> Outcome:
+    ) -> TurnOutcome:
         if self._services.command_limits is not None:
             await self._services.command_limits.admit(message, command)
         failed_questions: Sequence[StoredTurn] = ()
@@ -411,7 +411,7 @@ class ConversationWorker:
         self, group: MessageGroup, message: IncomingMessage
     ) -> InboxMessage | None:
         limits = self._services.command_limits
-        if limits is not None and not await limits.should_report_unreadable(message):
+        if limits is not None and not await limits.should_report_unreadable_message(message):
             return await self._finisher.finish(group, TurnResult())
         explanation = explain_unreadable_attachments(message.attachments)
         return await self._finisher.finish_with_text(group, explanation)
@@ -427,7 +427,7 @@ class ConversationWorker:
             return await self._finisher.finish_with_text(group, OPTED_OUT_NOTICE, is_private=True)
         return await self._finisher.finish(group, TurnResult())
 
-    async def _decide(
+    async def _decide_on_message(
         self, active: ActiveCharacters, turns: Sequence[Turn], message: IncomingMessage
     ) -> Decision:
         services = self._services
@@ -448,7 +448,7 @@ class ConversationWorker:
         if kept_message is None:
             return Ignore()
         if await self._services.access.find_refusal(kept_message) is None:
-            return await self._decide(active, recent_turns, kept_message)
+            return await self._decide_on_message(active, recent_turns, kept_message)
         # A message that addresses the bot is not gathered; it is refused when its turn comes.
         return Ignore() if message.wake is None else Unreadable(())
 

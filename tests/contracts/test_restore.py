@@ -28,7 +28,7 @@ from bot.storage.restoring import (
     replace_database,
 )
 from bot.storage.tables import choice, conversation, cursor, inbox, turn
-from bot.turn.limits.refusals import RestoreFilter
+from bot.turn.limits.refusals import PreRestoreFilter
 from tests.samples import ALICE, BOB, begin, make_incoming
 from tests.support.store import LANE, Store, answer, finish, present, texts_of
 
@@ -203,12 +203,12 @@ async def test_restore_older_than_a_month_is_ignored(store: Store) -> None:
 # --- what a process does with messages from before ---------------------------------------------
 
 
-async def messages_after(restore: DatabaseRestore | None) -> RestoreFilter:
+async def messages_after(restore: DatabaseRestore | None) -> PreRestoreFilter:
     async def read() -> DatabaseRestore | None:
         return restore
 
-    messages = RestoreFilter(read)
-    await messages.load_restore()
+    messages = PreRestoreFilter(read)
+    await messages.load_newest_restore()
     return messages
 
 
@@ -232,7 +232,7 @@ async def test_message_from_before_a_restore_is_only_context(
 ) -> None:
     restore = DatabaseRestore(NOW, frozenset({(f"{LANE}#user=3", "7")}), {LANE: NOW - 100})
     messages = await messages_after(restore)
-    assert (messages.filter_received(message) is not None) is kept
+    assert (messages.filter_event(message) is not None) is kept
     assert messages.is_obsolete(message) is not kept
     assert messages.is_context_only(InboxMessage(1, message, 0)) is is_context_only
 
@@ -240,14 +240,14 @@ async def test_message_from_before_a_restore_is_only_context(
 async def test_quote_of_a_forgotten_message_has_no_text() -> None:
     messages = await messages_after(DatabaseRestore(NOW, frozenset({(LANE, "7")})))
     quoting = replace(said_at(NOW + 10), quote=Quote(BOB, "7", "a secret"))
-    kept = messages.filter_received(quoting)
+    kept = messages.filter_event(quoting)
     assert isinstance(kept, IncomingMessage)
     assert kept.quote == Quote(BOB, "7", "")
 
 
 async def test_messages_are_not_filtered_without_a_restore() -> None:
     messages, said = await messages_after(None), said_at(0, "/help")
-    assert messages.filter_received(said) is said
+    assert messages.filter_event(said) is said
     assert not messages.is_obsolete(said)
     assert not messages.is_context_only(InboxMessage(1, said, 0))
 

@@ -44,7 +44,7 @@ from bot.storage.outbox import SenderIdentity, SqlOutbox
 from bot.storage.statements import SQL, Statement
 from bot.turn.claims import has_crashed_too_often
 from bot.turn.edits import EditHandler
-from bot.turn.finishing import Outcome, QuestionAnswerer
+from bot.turn.finishing import QuestionAnswerer, TurnOutcome
 from bot.turn.message_groups import MessageGroup, user_turn
 from bot.turn.presses import PressHandler
 
@@ -227,7 +227,7 @@ def _skip_edited() -> None:
 
     async def answer(
         self: QuestionAnswerer, group: MessageGroup, question: AskedQuestion, *args: Any, **kw: Any
-    ) -> Outcome:
+    ) -> TurnOutcome:
         if group.edited_at is None:
             return await original(self, group, question, *args, **kw)
         skipped = TurnResult([user_turn(question.incoming)])

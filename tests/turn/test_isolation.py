@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from bot.chat.session import AttemptState, InboxMessage
 from bot.errors import Fenced
-from bot.turn.claims import IsolationGate, has_crashed_too_often
+from bot.turn.claims import CrashIsolator, has_crashed_too_often
 from tests.fakes import FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 
@@ -22,7 +22,7 @@ class GateSetup:
 
     def __init__(self, dice: Callable[[], float] = lambda: 1.0) -> None:
         self.clock = FakeClock()
-        self.gate = IsolationGate(self.clock, dice)
+        self.gate = CrashIsolator(self.clock, dice)
         self.in_work: list[str] = []
         self.attempts: dict[str, list[AttemptState]] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}

@@ -89,7 +89,7 @@ class NoticeLimiter:
 
 _log = structlog.get_logger(__name__)
 _MAX_WAIT_SECONDS = 30.0
-_SECONDS_BETWEEN_ANSWER_NOTICES = 600.0
+_SECONDS_BETWEEN_LIMIT_NOTICES = 600.0
 
 
 @dataclass(eq=False)
@@ -154,7 +154,7 @@ class AnswerLimits:
         self, message: IncomingMessage, rates: list[Rate], wait_seconds: float, *, is_refused: bool
     ) -> Text | None:
         channel = message.address.channel
-        if not await self._notice_limiter.is_due(channel, _SECONDS_BETWEEN_ANSWER_NOTICES):
+        if not await self._notice_limiter.is_due(channel, _SECONDS_BETWEEN_LIMIT_NOTICES):
             return None
         lowest_limit, seconds = min(rate.count for rate in rates), f"{self.settings.seconds:g}"
         rule_sentence = translatable_count(
@@ -180,8 +180,8 @@ class AnswerLimits:
 
 _SECONDS_BETWEEN_UNREADABLE_NOTICES = 20.0
 _COMMANDS_PER_ANSWER = 2
-_MIN_COMMANDS = 30
-_SECONDS_FOR_MIN_COMMANDS = 30.0
+_MIN_COMMAND_BURST = 30
+_MIN_BURST_REFILL_SECONDS = 30.0
 _UNLIMITED_ACTIONS = frozenset(
     {ButtonAction.STOP, ButtonAction.DELETE, ButtonAction.FORGET, ButtonAction.KEEP_DATA}
 )
@@ -205,8 +205,8 @@ class CommandLimits:
     def from_settings(cls, rate_limits: RateLimits, settings: LimitSettings) -> "CommandLimits":
         """Allow two commands or presses per allowed answer, but at least 30 in 30 s."""
         count, seconds = _COMMANDS_PER_ANSWER * settings.answers_per_person, settings.seconds
-        if count / seconds < _MIN_COMMANDS / _SECONDS_FOR_MIN_COMMANDS:
-            count, seconds = _MIN_COMMANDS, _SECONDS_FOR_MIN_COMMANDS
+        if count / seconds < _MIN_COMMAND_BURST / _MIN_BURST_REFILL_SECONDS:
+            count, seconds = _MIN_COMMAND_BURST, _MIN_BURST_REFILL_SECONDS
         return cls(rate_limits, commands_per_person=count, seconds=seconds)
 
     async def admit(self, message: IncomingMessage, command: Command) -> None:
@@ -223,7 +223,7 @@ class CommandLimits:
             raise UserError(refusal)
         raise AlreadyNotified
 
-    async def should_report_unreadable(self, message: IncomingMessage) -> bool:
+    async def should_report_unreadable_message(self, message: IncomingMessage) -> bool:
         """Return whether to tell an author that the message has no readable content."""
         kinds = ",".join(sorted({one.kind for one in message.attachments}))
         name = f"unreadable:{message.address.channel}:{message.author.id}:{kinds}"

@@ -111,7 +111,7 @@ class AnsweringPauses:
 
 
 @dataclass(eq=False)
-class RestoreFilter:
+class PreRestoreFilter:
     """Recognizes messages that were handled or forgotten before the database was restored."""
 
     read_last_restore: Callable[[], Awaitable[DatabaseRestore | None]]
@@ -119,7 +119,7 @@ class RestoreFilter:
     def __post_init__(self) -> None:
         self._newest_restore: DatabaseRestore | None = None
 
-    async def load_restore(self) -> None:
+    async def load_newest_restore(self) -> None:
         """Load the most recent restore, if any; raises `StoreError`."""
         restore = await self.read_last_restore()
         if restore is not None:  # a channel's histories share its messages
@@ -147,7 +147,7 @@ class RestoreFilter:
         )
         return sent_at <= forgotten_until or self._is_forgotten(channel, message.message_id)
 
-    def filter_received(self, event: Incoming) -> Incoming | None:
+    def filter_event(self, event: Incoming) -> Incoming | None:
         """Blank the quote of a forgotten message; return None for a handled or forgotten event."""
         if self._newest_restore is None or not isinstance(event, IncomingMessage):
             return event
@@ -163,7 +163,7 @@ class RestoreFilter:
         return restore is not None and (channel, message_id or "") in restore.forgotten_message_ids
 
 
-_CHECK_DELAY_SECONDS = 1.0
+_COUNT_DELAY_SECONDS = 1.0
 """The delay before waiting messages are counted, so that a burst is counted once."""
 BUSY_NOTICE = translatable(
     "⏳ I am busy: too many messages are waiting here. I have read the newest ones, but will not"
@@ -189,35 +189,35 @@ class QueueLimit:
         self, group: MessageGroup, max_gathered_messages: int
     ) -> AsyncIterator[None]:
         """During the block, refuse the newest waiting messages over the limit."""
-        check_tasks: list[asyncio.Task[None]] = []
+        refusal_tasks: list[asyncio.Task[None]] = []
         max_waiting_messages = max(self.max_waiting_messages, max_gathered_messages)
-        has_messages, conversation = group.message.has_messages_waiting, group.claim.conversation
+        has_arrivals, conversation = group.message.has_messages_waiting, group.claim.conversation
 
         async def refuse_until_quiet() -> None:
-            nonlocal has_messages
-            while has_messages:
-                await self.clock.sleep(_CHECK_DELAY_SECONDS)
-                has_messages = False
+            nonlocal has_arrivals
+            while has_arrivals:
+                await self.clock.sleep(_COUNT_DELAY_SECONDS)
+                has_arrivals = False
                 try:
                     await self._refuse_newest_messages(group, max_waiting_messages)
                 except (Fenced, StoreError) as error:  # `finish` reports it
                     _log.warning("queue_limit_not_enforced", reason=str(error))
 
         def on_arrival() -> None:
-            nonlocal has_messages
-            has_messages = True
-            if not check_tasks or check_tasks[-1].done():
+            nonlocal has_arrivals
+            has_arrivals = True
+            if not refusal_tasks or refusal_tasks[-1].done():
                 task_name = f"limit: {conversation}"
-                check_tasks[:] = [asyncio.create_task(refuse_until_quiet(), name=task_name)]
+                refusal_tasks[:] = [asyncio.create_task(refuse_until_quiet(), name=task_name)]
 
         unsubscribe = self.arrivals.subscribe(conversation, on_arrival)
         try:
-            if has_messages:
+            if has_arrivals:
                 on_arrival()
             yield
         finally:
             unsubscribe()
-            await cancel_and_wait(check_tasks)
+            await cancel_and_wait(refusal_tasks)
 
     async def _refuse_newest_messages(self, group: MessageGroup, max_waiting_messages: int) -> None:
         refused_ids = {one.id for one in group.message.refused_messages}
