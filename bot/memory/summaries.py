@@ -41,7 +41,7 @@ from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _MAX_TRANSCRIPT_TOKENS = 4000
 # Of the prompt's limit; the rest is for the last summary and for estimation errors.
-_TRANSCRIPT_SHARE = 0.5
+_INPUT_LIMIT_SHARE = 0.5
 _TOKENS_PER_NAME = 6
 _OWN_LABEL, _SUMMARY_LABEL, _CHAT_LABEL = "you", "Earlier summary", "Conversation"
 _log = structlog.get_logger(__name__)
@@ -94,11 +94,11 @@ def fit_turns(
     max_tokens: int = _MAX_TRANSCRIPT_TOKENS,
 ) -> Sequence[StoredTurn]:
     """Return as many of the first turns as fit into one prompt, at least one."""
-    token_limit = max_tokens if max_input_tokens is None else max_input_tokens * _TRANSCRIPT_SHARE
+    token_limit = max_tokens if max_input_tokens is None else max_input_tokens * _INPUT_LIMIT_SHARE
     texts = [one.turn.text for one in turns]
     token_counts = (count + _TOKENS_PER_NAME for count in count_tokens(texts))
-    turn_count = sum(total <= min(token_limit, max_tokens) for total in accumulate(token_counts))
-    return turns[: max(1, turn_count)]
+    fitting_count = sum(total <= min(token_limit, max_tokens) for total in accumulate(token_counts))
+    return turns[: max(1, fitting_count)]
 
 
 @dataclass(eq=False, repr=False)

@@ -82,7 +82,7 @@ MIN_SUSPECT_CRASHES = 2
 _FIRST_WAIT_SECONDS = 4.0  # for a suspect; four times as long after each further crash
 _MAX_WAIT_SECONDS = 60.0
 _DEFERRAL_SECONDS = 10.0
-_MAX_RUNNING_SHARE = 1 / 3
+_MAX_SUSPECT_SHARE = 1 / 3
 _MIN_RUNNING_SUSPECTS = 2
 """The number of suspects that may always run at once, because one may take very long."""
 
@@ -221,7 +221,7 @@ class CrashIsolator:
         self._start_due_suspects()
 
     def _start_due_suspects(self) -> None:
-        limit = max(_MIN_RUNNING_SUSPECTS, math.ceil(len(self._suspects) * _MAX_RUNNING_SHARE))
+        limit = max(_MIN_RUNNING_SUSPECTS, math.ceil(len(self._suspects) * _MAX_SUSPECT_SHARE))
         max_crashes = max((one.message.crash_count for one in self._suspects), default=0)
         for attempt in self._suspects:
             # A crash beside suspects with fewer crashes would make them just as suspicious.

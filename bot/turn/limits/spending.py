@@ -160,9 +160,9 @@ class Spending:
         """Return the budgets that an answer to a message counts against."""
         if not self._has_limits(preset):
             return []
-        channel_owners = _budget_owners(message.scopes, server_scope(message))
+        budget_owners = _budget_owners(message.scopes, server_scope(message))
         first_person_id, *other_person_ids = message.charged_person_ids
-        caps = self._build_caps(preset, {BudgetKind.PERSON: first_person_id, **channel_owners})
+        caps = self._build_caps(preset, {BudgetKind.PERSON: first_person_id, **budget_owners})
         person_caps = [cap for cap in caps if cap.kind is BudgetKind.PERSON]
         return caps + [replace(cap, owner=one) for one in other_person_ids for cap in person_caps]
 
