@@ -15,7 +15,7 @@ import segno
 import typer
 
 from bot.backends.llama_cpp.hardware import count_free_bytes
-from bot.backends.llama_cpp.settings import local_settings
+from bot.backends.llama_cpp.settings import find_local_settings
 from bot.backends.model_files import hub
 from bot.backends.model_files.gguf import read_metadata
 from bot.backends.openai_compatible.services import (
@@ -342,7 +342,7 @@ def _print_memory_needs(path: Path, settings: Settings) -> None:
         raise SettingsError(
             f"{path} is a projector, which reads images for another model; choose that model's file"
         )
-    needed_bytes = metadata.estimate_memory_bytes(local_settings(settings.providers))
+    needed_bytes = metadata.estimate_memory_bytes(find_local_settings(settings.providers))
     free_ram = count_free_bytes()
     print_line(f"  {metadata.name or path.stem}: needs about {needed_bytes / 1e9:.1f} GB of memory")
     if free_ram is not None and needed_bytes > free_ram:

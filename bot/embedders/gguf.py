@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from typing_extensions import override
 
-from bot.backends.llama_cpp.hardware import check_cpu
+from bot.backends.llama_cpp.hardware import require_cpu_flags
 from bot.backends.model_files.gguf import read_pooling_type
 from bot.chat.story import PackedVector
 from bot.embedders.vectors import MAX_TEXT_TOKENS, EmbeddingsResponse, batched, compute_fingerprint
@@ -77,7 +77,7 @@ class GgufEmbedder(Embedder):
         try:
             async with self._start_lock:
                 if self._server is None:
-                    check_cpu("TROUPE_EMBEDDING__")
+                    require_cpu_flags("TROUPE_EMBEDDING__")
                     self._server = await self._exit_stack.enter_async_context(self._run_server())
             process, _ = self._server
             await process.wait_until_ready(_RESTART_TIMEOUT_SECONDS)

@@ -49,7 +49,7 @@ class FakeEngine(Engine):
         )
 
     @override
-    async def context_tokens(self) -> int:
+    async def fetch_context_tokens(self) -> int:
         return 4096
 
     @override

@@ -101,7 +101,7 @@ async def test_answer_has_a_finish_reason_and_usage(engine: Engine) -> None:
 
 
 async def test_context_and_slots_are_as_configured(engine: Engine, config: EngineConfig) -> None:
-    assert await engine.context_tokens() == CONTEXT_TOKENS
+    assert await engine.fetch_context_tokens() == CONTEXT_TOKENS
     assert engine.slot_count == config.settings.parallel
 
 

@@ -225,7 +225,7 @@ class LlamaCpp(Backend, ConversationMemory):
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
         model = await self._load_model(prompt.model)
         try:
-            context = await model.engine.context_tokens()
+            context = await model.engine.fetch_context_tokens()
         except EngineFailed as error:
             message = f"{model.path.stem} does not report its context length"
             raise BackendUnavailable(message) from error
@@ -262,7 +262,9 @@ class LlamaCpp(Backend, ConversationMemory):
         try:
             tools = None
             if prompt.tools or prompt.tool_exchanges:
-                tools = fit_tools(prompt, await model.engine.context_tokens(), model.tokens.texts)
+                tools = fit_tools(
+                    prompt, await model.engine.fetch_context_tokens(), model.tokens.token_texts
+                )
             return await self._renderer.render(
                 messages, prompt.template, model.tokens.template, tools, has_prefill=True
             )
@@ -281,7 +283,7 @@ class LlamaCpp(Backend, ConversationMemory):
             path = self._find_model_file(name)
             async with self._load_lock:
                 if path not in self._models:
-                    engine_config = self._engine_config(path)
+                    engine_config = self._make_engine_config(path)
                     check_template_pin(path, self._settings, self._provider)
                     model = await self._exit_stack.enter_async_context(load_model(engine_config))
                     await warn_of_added_text(
@@ -293,7 +295,7 @@ class LlamaCpp(Backend, ConversationMemory):
             raise BackendUnavailable(str(error), _UNUSABLE_MODEL_NOTICE) from error
         return self._models[path]
 
-    def _engine_config(self, path: Path) -> EngineConfig:
+    def _make_engine_config(self, path: Path) -> EngineConfig:
         projector = find_projector(path, self._settings, self._data_dir)
         return EngineConfig(
             path, self._provider, self._settings, self._data_dir, self._slots_folder, projector

@@ -19,7 +19,7 @@ from bot.backends.chat_completions.reasoning import NO_FORMAT
 from bot.backends.chat_completions.request_runner import ChatRequest, ChatRequestRunner, post_json
 from bot.backends.chat_completions.retries import CircuitBreaker
 from bot.backends.chat_completions.wire import ChatCompletionsParser
-from bot.backends.llama_cpp.hardware import check_cpu
+from bot.backends.llama_cpp.hardware import require_cpu_flags
 from bot.backends.llama_cpp.settings import LlamaCppSettings
 from bot.backends.model_files import store
 from bot.chat.prompt import GenerationEvent
@@ -58,7 +58,7 @@ class EngineRefused(EngineFailed):
 class GenerationRequest:
     prompt_ids: Sequence[int]
     stop: Sequence[str] = ()
-    sampling: Mapping[str, object] = field(default_factory=dict)
+    sampling_parameters: Mapping[str, object] = field(default_factory=dict)
     max_output_tokens: int | None = None
     slot_number: int | None = None
     can_shift_cache: bool = False
@@ -84,7 +84,7 @@ def to_wire(request: GenerationRequest, model: str, media_marker: str = "") -> d
     """Build a `/completions` request from token ids or, with images, text with `media_marker`s."""
     body: dict[str, object] = {
         "stream_options": {"include_usage": True},
-        **request.sampling,
+        **request.sampling_parameters,
         "stop": list(request.stop),
         # The server renders control tokens as text, and finds them as stops, only if listed here.
         "preserved_tokens": list(dict.fromkeys([*request.stop, *request.preserved_tokens])),
@@ -123,7 +123,7 @@ class Engine:
         self._model = config.model.stem
         self._first_token_seconds = settings.first_token_seconds
         self._has_vision = config.projector is not None
-        self._child, self._client = server
+        self._process, self._client = server
         self._context_tokens: int | None = None  # as reported by the server
         self._request_runner = ChatRequestRunner(
             settings,
@@ -137,9 +137,9 @@ class Engine:
 
     @property
     def restart_count(self) -> int:
-        return self._child.restart_count
+        return self._process.restart_count
 
-    async def context_tokens(self) -> int:
+    async def fetch_context_tokens(self) -> int:
         """Return the token capacity of a slot: as configured, or the model's limit if lower."""
         if self._context_tokens is None:
             slots = await self._send("GET", "/slots")
@@ -195,19 +195,19 @@ class Engine:
 
     async def wait_until_ready(self) -> None:
         try:
-            await self._child.wait_until_ready(_RESTART_TIMEOUT_SECONDS)
+            await self._process.wait_until_ready(_RESTART_TIMEOUT_SECONDS)
         except ChildProcessFailed as error:
             raise EngineFailed(str(error)) from error
 
     async def has_crashed(self, known_restart_count: int) -> bool:
         """Return whether the engine crashed since the given restart count; kill it if it hangs."""
         await asyncio.sleep(_EXIT_DETECTION_DELAY_SECONDS)
-        if not self._child.is_ready or self._child.restart_count != known_restart_count:
+        if not self._process.is_ready or self._process.restart_count != known_restart_count:
             return True
         try:
             await self._send("GET", "/slots")  # the decoding thread answers this request
         except EngineFailed:
-            self._child.kill()
+            self._process.kill()
             await asyncio.sleep(_EXIT_DETECTION_DELAY_SECONDS)
             return True
         return False
@@ -244,7 +244,7 @@ async def run_engine(config: EngineConfig) -> AsyncIterator[Engine]:
     if settings.threads is not None:
         options["threads"] = settings.threads
     if name == "xllamacpp":
-        check_cpu(prefix)
+        require_cpu_flags(prefix)
         child_module = "bot.backends.llama_cpp.xllamacpp_child"
         options["parallel"] = settings.parallel
         if config.projector is not None:

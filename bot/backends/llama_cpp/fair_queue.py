@@ -42,7 +42,7 @@ class FairQueue:
         self._max_waiting_count = max_waiting_count
         self._clock = clock
         self._waiting_tickets: list[Ticket] = []
-        self._slot_counts: Counter[str] = Counter()
+        self._slots_by_chat: Counter[str] = Counter()
         self._chat_shares = ChatShares(clock, slot_count)
         self._ticket_count = self._admitted_count = 0
         # By requester: the value of `_admitted_count` when it was last admitted.
@@ -64,12 +64,12 @@ class FairQueue:
         # Checked only now, because a request may have to wait while a slot is free for other chats.
         if not ticket.admission.is_set() and len(self._waiting_tickets) > self._max_waiting_count:
             self._waiting_tickets.remove(ticket)
-            raise BackendUnavailable("the model's queue is full", self._queue_full_notice())
+            raise BackendUnavailable("the model's queue is full", self._build_queue_full_notice())
         try:
             yield ticket
         finally:
             if ticket.admission.is_set():
-                self._slot_counts -= Counter([chat_id])
+                self._slots_by_chat -= Counter([chat_id])
                 self._record_duration(self._clock.monotonic() - ticket.admitted_at)
             else:
                 self._waiting_tickets.remove(ticket)
@@ -84,10 +84,10 @@ class FairQueue:
                     await ticket.admission.wait()
             except TimeoutError:
                 if not ticket.admission.is_set():
-                    yield self._queue_position(ticket)
+                    yield self._find_queue_position(ticket)
             timeout_seconds = _NOTICE_INTERVAL_SECONDS
 
-    def _queue_position(self, ticket: Ticket) -> QueuePosition:
+    def _find_queue_position(self, ticket: Ticket) -> QueuePosition:
         ticket_priority = self._priority(ticket)
         position = 1 + sum(self._priority(each) < ticket_priority for each in self._waiting_tickets)
         answer_seconds = self._seconds_per_answer
@@ -96,7 +96,7 @@ class FairQueue:
 
     @property
     def _free_slot_count(self) -> int:
-        return self._slot_count - self._slot_counts.total()
+        return self._slot_count - self._slots_by_chat.total()
 
     def _admit_waiting_tickets(self) -> None:
         while self._free_slot_count and (
@@ -106,9 +106,9 @@ class FairQueue:
             self._waiting_tickets.remove(ticket)
             self._admitted_count += 1
             self._admission_numbers.update(dict.fromkeys(ticket.requesters, self._admitted_count))
-            other_slot_count = self._slot_counts.total() - self._slot_counts[ticket.chat_id]
+            other_slot_count = self._slots_by_chat.total() - self._slots_by_chat[ticket.chat_id]
             self._chat_shares.record_slot_use(ticket.chat_id, other_slot_count)
-            self._slot_counts[ticket.chat_id] += 1
+            self._slots_by_chat[ticket.chat_id] += 1
             ticket.admitted_at = self._clock.monotonic()
             ticket.admission.set()
 
@@ -118,7 +118,7 @@ class FairQueue:
             return True
         if not self._chat_shares.may_take_slot(ticket.chat_id, self._free_slot_count):
             return False
-        return self._slot_counts[ticket.chat_id] < self._chat_shares.slot_quota(ticket.chat_id)
+        return self._slots_by_chat[ticket.chat_id] < self._chat_shares.slot_quota(ticket.chat_id)
 
     def _priority(self, ticket: Ticket) -> tuple[int, int]:
         admission_number = max(self._admission_numbers.get(one, 0) for one in ticket.requesters)
@@ -128,7 +128,7 @@ class FairQueue:
         answer_seconds = seconds if self._seconds_per_answer is None else self._seconds_per_answer
         self._seconds_per_answer = answer_seconds + _SMOOTHING_FACTOR * (seconds - answer_seconds)
 
-    def _queue_full_notice(self) -> Text:
+    def _build_queue_full_notice(self) -> Text:
         answer_seconds = self._seconds_per_answer or _DEFAULT_ANSWER_SECONDS
         wait_seconds = answer_seconds * len(self._waiting_tickets) / self._slot_count
         return translatable(

@@ -10,7 +10,7 @@ _REQUIRED_CPU_FLAGS = frozenset({"avx2", "bmi2", "f16c", "fma"})  # xllamacpp is
 _ALL_LAYERS = 999  # more than any model has
 
 
-def check_cpu(setting_prefix: str) -> None:
+def require_cpu_flags(setting_prefix: str) -> None:
     """Raise `SettingsError` if the CPU lacks instructions that the prebuilt engine needs."""
     cpuinfo_file = Path("/proc/cpuinfo")  # only Linux has this file
     if platform.machine() != "x86_64" or not cpuinfo_file.exists():

@@ -281,7 +281,7 @@ async def load_model(config: EngineConfig) -> AsyncIterator[LoadedModel]:
             select_engine(settings) or settings.engine,
             engine,
             special_tokens,
-            detect_format(special_tokens.chat_template, special_tokens.texts),
+            detect_format(special_tokens.chat_template, special_tokens.token_texts),
             Tokenizer(engine, special_tokens),
             SlotPool(engine, slot_store),
             FairQueue(engine.slot_count, settings.most_waiting, clock),

@@ -48,7 +48,7 @@ class LlamaCppSettings(ModelFileSettings):
         return super().find_price(model) or FREE
 
 
-def local_settings(providers: Mapping[str, ProviderSettings]) -> LlamaCppSettings:
+def find_local_settings(providers: Mapping[str, ProviderSettings]) -> LlamaCppSettings:
     """Return the settings of `local`, else of another local provider, else the defaults."""
     provider_names = sorted(providers, key=lambda name: name != "local")
     candidates = (providers[name] for name in provider_names)

@@ -236,7 +236,9 @@ class SlotPool:
     async def _copy_prefix(
         self, slot: _Slot, prompt_ids: "array[int]", idle_slots: Sequence[_Slot]
     ) -> None:
-        best_length = max(_MIN_SAVED_TOKENS - 1, common_prefix_length(slot.token_ids, prompt_ids))
+        best_prefix_length = max(
+            _MIN_SAVED_TOKENS - 1, common_prefix_length(slot.token_ids, prompt_ids)
+        )
         best_prefix_source: _Slot | str | None = None
         prefix_sources: list[tuple[_Slot | str, array[int]]] = [
             (one, one.token_ids) for one in idle_slots
@@ -244,8 +246,8 @@ class SlotPool:
         prefix_sources += self._store.token_ids_by_file.items()
         for prefix_source, token_ids in prefix_sources:
             length = common_prefix_length(token_ids, prompt_ids)
-            if length > best_length and length * _MAX_STATE_TO_PREFIX_RATIO > len(token_ids):
-                best_length, best_prefix_source = length, prefix_source
+            if length > best_prefix_length and length * _MAX_STATE_TO_PREFIX_RATIO > len(token_ids):
+                best_prefix_length, best_prefix_source = length, prefix_source
         if isinstance(best_prefix_source, _Slot):
             await self._save(best_prefix_source)
             owner = best_prefix_source.owner

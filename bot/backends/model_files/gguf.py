@@ -53,7 +53,7 @@ class SpecialTokens:
         return ModelTemplate(self.chat_template, self.bos_token, self.eos_token)
 
     @property
-    def texts(self) -> tuple[str, ...]:
+    def token_texts(self) -> tuple[str, ...]:
         return (*self.control_tokens.values(), *self.added_tokens.values())
 
 
@@ -63,7 +63,7 @@ def read_special_tokens(path: Path) -> SpecialTokens:
     texts = metadata.get("tokenizer.ggml.tokens", ())
     types = metadata.get("tokenizer.ggml.token_type", ())
 
-    def token_text(key: str) -> str:
+    def find_token_text(key: str) -> str:
         number = metadata.get(f"tokenizer.ggml.{key}_token_id")
         return str(texts[number]) if isinstance(number, int) and number < len(texts) else ""
 
@@ -74,10 +74,10 @@ def read_special_tokens(path: Path) -> SpecialTokens:
     template = metadata.get("tokenizer.chat_template")
     return SpecialTokens(
         chat_template=template if isinstance(template, str) else None,
-        bos_token=token_text("bos"),
-        eos_token=token_text("eos"),
+        bos_token=find_token_text("bos"),
+        eos_token=find_token_text("eos"),
         end_tokens=tuple(
-            dict.fromkeys(word for each in _END_TOKEN_KEYS if (word := token_text(each)))
+            dict.fromkeys(word for each in _END_TOKEN_KEYS if (word := find_token_text(each)))
         ),
         control_tokens=tokens_of_type(_CONTROL_TOKEN_TYPE),
         added_tokens=tokens_of_type(_USER_DEFINED_TOKEN_TYPE),

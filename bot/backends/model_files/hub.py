@@ -67,10 +67,10 @@ async def _download(repository: str, name_part: str, folder: Path) -> tuple[Path
     ) as session:
         async with session.get(f"{hub_url}/api/models/{repository}?blobs=true") as response:
             repository_info = await response.json()
-        lfs_by_file: dict[str, Any] = {
+        lfs_info_by_file: dict[str, Any] = {
             one["rfilename"]: one.get("lfs") or {} for one in repository_info["siblings"]
         }
-        name = _pick_file(sorted(lfs_by_file), name_part)
+        name = _pick_file(sorted(lfs_info_by_file), name_part)
         url = f"{hub_url}/{repository}/resolve/{repository_info['sha']}/{quote(name)}"
         file = folder / Path(name).name
         for tries_left in reversed(range(_MAX_DOWNLOAD_TRIES)):
@@ -80,7 +80,7 @@ async def _download(repository: str, name_part: str, folder: Path) -> tuple[Path
             except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError):
                 if not tries_left:
                     raise
-    return file, lfs_by_file[name].get("sha256")
+    return file, lfs_info_by_file[name].get("sha256")
 
 
 async def _resume_download(session: aiohttp.ClientSession, url: str, file: Path) -> None:

