@@ -35,8 +35,8 @@ def make_backend(
     def generate(_wrapper: object, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
         return plugin_thread.stream(lambda: plugin_backend.generate(prompt), settings.idle_seconds)
 
-    wrapper: Backend = wrap_plugin(plugin_backend, Backend, plugin_thread, generate=generate)
-    return wrapper
+    plugin_wrapper: Backend = wrap_plugin(plugin_backend, Backend, plugin_thread, generate=generate)
+    return plugin_wrapper
 
 
 def parameter_problems(settings: ProviderSettings, parameters: Mapping[str, object]) -> list[str]:

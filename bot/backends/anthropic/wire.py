@@ -13,7 +13,7 @@ from bot.backends.chat_completions.deltas import JsonObject
 from bot.backends.chat_completions.parameter_table import (
     ParameterTable,
     ValueCheck,
-    filter_parameters,
+    select_parameters_to_send,
 )
 from bot.backends.chat_completions.stop_strings import collect_stop_strings
 from bot.backends.chat_completions.streaming import StreamParser, decode_event, parse_token_count
@@ -23,11 +23,11 @@ from bot.texts.text import translatable
 
 DEFAULT_MAX_TOKENS = 4096
 
-_MIN_BUDGET_TOKENS = 1024
+_MIN_THINKING_TOKENS = 1024
 _ADAPTIVE_REASONING_TOKENS = 8192  # added to the limit if the model decides how much it reasons
 _EFFORT_LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-_BUDGET_TOKENS_BY_EFFORT = {"minimal": 1024, "low": 2048, "medium": 4096, "high": 16384}
-_MAX_BUDGET_TOKENS = 32_000
+_THINKING_TOKENS_BY_EFFORT = {"minimal": 1024, "low": 2048, "medium": 4096, "high": 16384}
+_MAX_THINKING_TOKENS = 32_000
 # Models up to 4.5 accept a token budget for reasoning and, when they do not reason, continue a
 # prefilled answer. Later models accept an effort level and reject prefilled answers.
 _MODELS_WITH_THINKING_BUDGET = re.compile(
@@ -44,7 +44,7 @@ def _is_positive_int(value: object) -> bool:
 def _is_thinking_setting(value: object) -> bool:
     match value:
         case {"type": "enabled", "budget_tokens": int(tokens)}:
-            return tokens >= _MIN_BUDGET_TOKENS
+            return tokens >= _MIN_THINKING_TOKENS
         case {"type": "adaptive" | "disabled"}:
             return True
         case _:
@@ -73,7 +73,7 @@ _PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
                 '{"type": "adaptive"}, {"type": "disabled"},'
                 ' {"type": "enabled", "budget_tokens": N}'
             ),
-            tokens=_MIN_BUDGET_TOKENS,
+            tokens=_MIN_THINKING_TOKENS,
         ),
     ),
 }
@@ -85,13 +85,13 @@ _PARAMETER_TABLE = ParameterTable(
 
 def parameter_problems(_settings: object, parameters: Mapping[str, object]) -> list[str]:
     """Return an error line for each parameter that the API does not support."""
-    return [*_PARAMETER_TABLE.find_problems(filter_parameters(parameters))]
+    return [*_PARAMETER_TABLE.find_problems(select_parameters_to_send(parameters))]
 
 
-def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
+def build_parameter_fields(prompt: Prompt, model: str) -> dict[str, object]:
     """Return a prompt's parameters as request fields; raise `BackendUnavailable` if invalid."""
     parameter_table.raise_for_problems(parameter_problems(None, prompt.parameters))
-    parameters = filter_parameters(prompt.parameters)
+    parameters = select_parameters_to_send(prompt.parameters)
     fields = {name: value for name, value in parameters.items() if name in _UNCHANGED_PARAMETERS}
     if "user" in parameters:
         fields["metadata"] = {"user_id": parameters["user"]}
@@ -108,7 +108,7 @@ def to_parameters(prompt: Prompt, model: str) -> dict[str, object]:
 
 def can_continue(prompt: Prompt, model: str) -> bool:
     """Return whether the model can continue a prefilled answer."""
-    thinking_config, _ = _find_reasoning_fields(filter_parameters(prompt.parameters), model)
+    thinking_config, _ = _find_reasoning_fields(select_parameters_to_send(prompt.parameters), model)
     is_reasoning = thinking_config.get("type", "disabled") != "disabled"
     return bool(_MODELS_WITH_THINKING_BUDGET.search(model)) and not is_reasoning
 
@@ -119,8 +119,8 @@ def _find_reasoning_fields(parameters: JsonObject, model: str) -> tuple[JsonObje
     if effort == "none":
         return parameters.get("thinking", {}), None
     if _MODELS_WITH_THINKING_BUDGET.search(model):
-        budget_tokens = _BUDGET_TOKENS_BY_EFFORT.get(effort, _MAX_BUDGET_TOKENS)
-        return {"type": "enabled", "budget_tokens": budget_tokens}, None
+        thinking_tokens = _THINKING_TOKENS_BY_EFFORT.get(effort, _MAX_THINKING_TOKENS)
+        return {"type": "enabled", "budget_tokens": thinking_tokens}, None
     return {"type": "adaptive"}, "low" if effort == "minimal" else effort
 
 
@@ -134,8 +134,8 @@ def _estimate_reasoning_tokens(thinking_config: Mapping[str, Any]) -> int:
             return 0
 
 
-_DATA_URI = re.compile(r"data:(image/(?:jpeg|png|gif|webp));base64,")
-_HTTP_URL = re.compile(r"https?://")
+_DATA_URI_PATTERN = re.compile(r"data:(image/(?:jpeg|png|gif|webp));base64,")
+_HTTP_URL_PATTERN = re.compile(r"https?://")
 _MAX_SHOWN_URL_CHARS = 40
 _UNREADABLE_IMAGE_NOTICE = translatable(
     "This preset has an image that the model cannot read; the bot's operator has to fix it."
@@ -183,7 +183,7 @@ def to_wire(
     if cache_ttl != "off":
         _mark_stable_prefix(system_blocks, turns, cache_ttl)
     turns += build_exchange_messages(prompt)
-    body = {"model": model, **to_parameters(prompt, model), **build_tool_fields(prompt)}
+    body = {"model": model, **build_parameter_fields(prompt, model), **build_tool_fields(prompt)}
     # While thinking is on, the API requires the thinking blocks of all earlier tool calls.
     if not all(map(find_thinking_blocks, prompt.tool_exchanges)):
         body.pop("thinking", None)
@@ -227,10 +227,10 @@ def _to_text_block(text: str) -> dict[str, Any]:
 
 
 def _to_image_source(image: Image) -> dict[str, str]:
-    if match := _DATA_URI.match(image.url):
-        data = image.url[match.end() :]
-        return {"type": "base64", "media_type": match[1], "data": data}
-    if _HTTP_URL.match(image.url):
+    if match := _DATA_URI_PATTERN.match(image.url):
+        base64_data = image.url[match.end() :]
+        return {"type": "base64", "media_type": match[1], "data": base64_data}
+    if _HTTP_URL_PATTERN.match(image.url):
         return {"type": "url", "url": image.url}
     raise BackendUnavailable(
         f"the image {image.url[:_MAX_SHOWN_URL_CHARS]!r} is neither a link nor a base64 `data:` URI"
@@ -244,10 +244,10 @@ def _mark_stable_prefix(
 ) -> None:
     """Set up to four cache breakpoints in the prefix that the next prompt will share."""
     cache_control = {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
-    breakpoint_blocks = [*system[:1], *system[-1:]]
+    blocks_to_mark = [*system[:1], *system[-1:]]
     answer_turns = (turn for turn in reversed(turns[:-1]) if turn["role"] == "assistant")
-    breakpoint_blocks += [answer["content"][-1] for answer in answer_turns][:1]
-    for block in breakpoint_blocks:
+    blocks_to_mark += [answer["content"][-1] for answer in answer_turns][:1]
+    for block in blocks_to_mark:
         block["cache_control"] = cache_control
 
 

@@ -16,7 +16,7 @@ _FUNCTION_FIELDS = frozenset({"name", "arguments"})
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", *_FUNCTION_FIELDS})
 JsonObject: TypeAlias = Mapping[str, Any]
 _REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
-_REASONING_LISTS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
+_REASONING_LIST_FIELDS = ("reasoning_details", "thinking_blocks")  # OpenRouter's, LiteLLM's
 _TEXT_FIELDS = ("thinking", "text", "summary")
 # Fields to send back with tool calls: reasoning, and signatures under any name.
 _ROUND_TRIP_FIELD_PATTERN = re.compile(
@@ -76,8 +76,8 @@ class ToolCallParser:
             self.feed(calls)
 
     def _add_delta(self, delta: Mapping[str, Any], delta_position: int) -> None:
-        nested_fields = delta.get("function")
-        fields: Mapping[str, Any] = nested_fields if isinstance(nested_fields, dict) else delta
+        function_fields = delta.get("function")
+        fields: Mapping[str, Any] = function_fields if isinstance(function_fields, dict) else delta
         index, call_id = _read_index(delta.get("index")), _read_id(delta.get("id"))
         name = fields.get("name")
         name = name if isinstance(name, str) else ""
@@ -116,14 +116,14 @@ class ToolCallParser:
         if not name or not call.name:
             return call
         has_new_id = bool(call_id and call.id and not calls_with_id)
-        if has_new_id or (call.name != name and (not calls_with_id or call.is_complete)):
+        if has_new_id or (call.name != name and (not calls_with_id or call.has_complete_arguments)):
             return None
         if calls_with_id and (index is None or call.index in {index, None}):
             return call
         if index is not None and call.index == index:
             is_same_call = call.arguments == arguments or not arguments.lstrip().startswith("{")
-            return call if is_same_call or not call.is_complete else None
-        return None if call.is_complete or delta_position else call
+            return call if is_same_call or not call.has_complete_arguments else None
+        return None if call.has_complete_arguments or delta_position else call
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -170,11 +170,11 @@ class _PartialToolCall:
             return all_arguments
         # Some services repeat all arguments at the end, or send an empty object first.
         json_starts = [i for i, piece in enumerate(self._pieces) if piece.lstrip()[:1] == "{"]
-        candidates = ("".join(self._pieces[i:]) for i in (*json_starts[1:2], *json_starts[-1:]))
-        return next(filter(_is_json_object, candidates), all_arguments)
+        json_texts = ("".join(self._pieces[i:]) for i in (*json_starts[1:2], *json_starts[-1:]))
+        return next(filter(_is_json_object, json_texts), all_arguments)
 
     @property
-    def is_complete(self) -> bool:
+    def has_complete_arguments(self) -> bool:
         return _is_json_object(self.arguments)
 
 
@@ -207,7 +207,7 @@ def extract_reasoning(delta: JsonObject) -> str:
     for name in _REASONING_FIELDS:
         if isinstance(value := delta.get(name), str) and value:
             return value
-    for name in _REASONING_LISTS:
+    for name in _REASONING_LIST_FIELDS:
         if text := "".join(_iterate_strings(delta.get(name), _TEXT_FIELDS)):
             return text
     content = delta.get("content")
@@ -251,7 +251,7 @@ class RoundTripFields:
                 self._other_fields[name] = value
 
     @property
-    def fields(self) -> JsonObject:
+    def collected_fields(self) -> JsonObject:
         texts = {name: "".join(pieces) for name, pieces in self._text_pieces.items()}
         fields: JsonObject = to_storable_json({**texts, **self._list_items, **self._other_fields})
         return fields

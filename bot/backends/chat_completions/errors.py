@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 import msgspec
 from typing_extensions import override
 
-from bot.backends.chat_completions.retries import requested_wait_seconds
+from bot.backends.chat_completions.retries import find_wait_seconds
 from bot.errors import TroupeError
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
 
 _MIN_CONTEXT_TOKENS = 128  # a smaller number in an error is not a context size
-_MAX_DIGITS = 10
+_MAX_NUMBER_DIGITS = 10
 _NUMBER_PATTERN = r"(\d[\d,_']*)"
 _EQUALS_PATTERN = r"(?:(?:\s?(?:is|of|are|=|:|\(|only|currently|set to)){1,3}\s?)"
 _TRANSIENT_STATUSES = frozenset({408, 409, 429})
@@ -73,7 +73,7 @@ class _KnownError:
     kind: str
     message: str
     words: re.Pattern[bytes] | None = None
-    statuses: Collection[int] = ()
+    http_statuses: Collection[int] = ()
     is_permanent: bool = False
     affects_all_prompts: bool = False
 
@@ -83,7 +83,7 @@ class _KnownError:
             # vLLM words both alike: if the limit is below the context size, the prompt is too long.
             context = parse_context_overflow(body).context_tokens
             return context is None or int(match["tokens"]) >= context
-        return match is not None or status in self.statuses
+        return match is not None or status in self.http_statuses
 
 
 def _compile_alternatives(patterns: Iterable[str]) -> re.Pattern[bytes]:
@@ -121,7 +121,10 @@ def _find_first_number(
     for pattern in patterns:
         for match in pattern.finditer(text):
             digits = re.sub(r"\D", "", next(number for number in match.groups() if number))
-            if len(digits) < _MAX_DIGITS and _MIN_CONTEXT_TOKENS <= int(digits) != excluded_number:
+            if (
+                len(digits) < _MAX_NUMBER_DIGITS
+                and _MIN_CONTEXT_TOKENS <= int(digits) != excluded_number
+            ):
                 return int(digits)
     return None
 
@@ -142,7 +145,7 @@ class RequestFailed(TroupeError):
     """Whether other prompts to the model would fail, too."""
     is_service_down: bool = False
     """Whether the service is down; the circuit breaker then opens sooner."""
-    is_loading: bool = False
+    is_model_loading: bool = False
     """Whether the server is still loading the model; the request is retried until the first
     token is due."""
     rejects_system_role: bool = False
@@ -198,11 +201,11 @@ def translate_status(
             notice=_LOADING_NOTICE,
             is_retryable=True,
             counts_as_failure=False,
-            is_loading=True,
+            is_model_loading=True,
         )
     if status in _TRANSIENT_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         is_busy = status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED_STATUS}
-        wait_seconds = requested_wait_seconds(headers, body, now)
+        wait_seconds = find_wait_seconds(headers, body, now)
         wait_hint = f"it asks to wait {wait_seconds:g} s; " if wait_seconds else ""
         return RequestFailed(
             f"{endpoint} returned status {status}{_quote_codes(body)}; {wait_hint}try again later",
@@ -298,10 +301,10 @@ def unreachable_error(endpoint: Endpoint, reason: str) -> RequestFailed:
 
 
 def timeout_error(
-    endpoint: Endpoint, problem: str, seconds: float, setting: str, *, is_silent: bool = False
+    endpoint: Endpoint, problem: str, seconds: float, setting_field: str, *, is_silent: bool = False
 ) -> RequestFailed:
-    """Return the error for exceeding the timeout that `setting` sets; it is not retried."""
-    setting_name = endpoint.setting_name(setting)
+    """Return the error for exceeding the timeout that `setting_field` sets; it is not retried."""
+    setting_name = endpoint.setting_name(setting_field)
     remedy = f"use another provider or `fallbacks`, or raise {setting_name} to wait longer"
     message = f"{endpoint} sent {problem} within {seconds:g} s; {remedy}"
     return RequestFailed(message, affects_all_prompts=is_silent, is_service_down=is_silent)

@@ -40,7 +40,7 @@ class PromptTokenEstimator:
     """Estimates token counts of prompts; learns each model's correction factor from real counts."""
 
     def __init__(self) -> None:
-        self._ratios_by_model: dict[str, float] = {}
+        self._correction_by_model: dict[str, float] = {}
 
     async def estimate_tokens(self, prompt: Prompt, model: str) -> int:
         counter, ratio = self._find_counter_and_ratio(model)
@@ -67,7 +67,7 @@ class PromptTokenEstimator:
         new_ratio = max(old_ratio, ratio)
         if find_encoding(model) is None:
             new_ratio = max(old_ratio * _TOKEN_RATIO_DECAY, ratio * _TOKEN_RATIO_SAFETY_FACTOR)
-        self._ratios_by_model[model] = min(_MAX_TOKEN_RATIO, max(_MIN_TOKEN_RATIO, new_ratio))
+        self._correction_by_model[model] = min(_MAX_TOKEN_RATIO, max(_MIN_TOKEN_RATIO, new_ratio))
 
     def learn_from_error(self, prompt: Prompt, model: str, overflow: ContextOverflow) -> int | None:
         """Adjust the model's correction factor to a rejected prompt; return the new estimate."""
@@ -80,14 +80,14 @@ class PromptTokenEstimator:
         if prompt_tokens is None and context_tokens is not None and estimate <= context_tokens:
             prompt_tokens = context_tokens + 1
         if prompt_tokens is not None and prompt_tokens > estimate:
-            self._ratios_by_model[model] = min(
+            self._correction_by_model[model] = min(
                 _MAX_TOKEN_RATIO, prompt_tokens / counted_tokens * _TOKEN_RATIO_SAFETY_FACTOR
             )
         return max(estimate, prompt_tokens or 0)
 
     def _find_counter_and_ratio(self, model: str) -> tuple[EncodingCounter, float]:
         initial_ratio = _INITIAL_TOKEN_RATIO if find_encoding(model) is None else 1.0
-        return get_counter_for_model(model), self._ratios_by_model.get(model, initial_ratio)
+        return get_counter_for_model(model), self._correction_by_model.get(model, initial_ratio)
 
 
 class HttpChatBackend(Backend, Generic[S]):

@@ -9,7 +9,7 @@ import structlog
 from pydantic import SecretStr
 
 from bot.backends.chat_completions.request_runner import HttpStatusError
-from bot.backends.chat_completions.retries import requested_wait_seconds
+from bot.backends.chat_completions.retries import find_wait_seconds
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.ports import Clock
 from bot.runtime.http_client import HttpResponse
@@ -80,7 +80,7 @@ class KeyRotation(Generic[C]):
             try:
                 return await send_with_connection(self._connections[key])
             except HttpStatusError as error:
-                if not (self._skip_refused_key(key, error) and tries_left and self._has_usable_key):
+                if not (self._skip_if_refused(key, error) and tries_left and self._has_usable_key):
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -102,13 +102,13 @@ class KeyRotation(Generic[C]):
         self._key_queue.rotate(-1 - self._key_queue.index(key))
         return key
 
-    def _skip_refused_key(self, key: str | None, error: HttpStatusError) -> bool:
+    def _skip_if_refused(self, key: str | None, error: HttpStatusError) -> bool:
         """Skip a key for a while if the service refused it, and return whether it was refused."""
         match error.status:
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.PAYMENT_REQUIRED:
                 pause_seconds = _WRONG_KEY_PAUSE_SECONDS
             case HTTPStatus.TOO_MANY_REQUESTS:
-                wait_seconds = requested_wait_seconds(error.headers, error.body, self._clock.now())
+                wait_seconds = find_wait_seconds(error.headers, error.body, self._clock.now())
                 pause_seconds = wait_seconds or _RATE_LIMIT_PAUSE_SECONDS
             case _:
                 return False

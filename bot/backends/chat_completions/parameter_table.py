@@ -14,7 +14,7 @@ from bot.value_class import value_class
 
 @value_class
 class ValueCheck:
-    is_valid: Callable[[object], bool]
+    accepts_value: Callable[[object], bool]
     expected_value: Text
 
 
@@ -54,15 +54,15 @@ class ParameterTable:
 
     def find_problems(self, parameters: Mapping[str, object]) -> Iterator[Text]:
         for name, value in parameters.items():
-            check = self.checks.get(self.aliases.get(name, name))
-            if check is None:
+            value_check = self.checks.get(self.aliases.get(name, name))
+            if value_check is None:
                 hint = self.remedies.get(name) or self._suggest_name(name)
                 yield translatable("unknown parameter {name}; {hint}", name=repr(name), hint=hint)
-            elif not check.is_valid(value):
+            elif not value_check.accepts_value(value):
                 yield translatable(
                     "the parameter {name} must be {expected}, not {given}",
                     name=repr(name),
-                    expected=check.expected_value,
+                    expected=value_check.expected_value,
                     given=f"{value!r:.60}",
                 )
 
@@ -86,7 +86,7 @@ def raise_for_problems(problems: Collection[str]) -> None:
         )
 
 
-def filter_parameters(parameters: Mapping[str, object]) -> dict[str, Any]:
+def select_parameters_to_send(parameters: Mapping[str, object]) -> dict[str, Any]:
     """Return the parameters to send, omitting unset ones and those that only Troupe uses."""
     return {
         name: value

@@ -17,13 +17,13 @@ class Quirks:
     accepts_names: bool = False
     capabilities: TemplateCapabilities = ALL_CAPABILITIES
     """The role sequences that the model accepts; other prompts are rewritten to match."""
-    continuation: tuple[Mapping[str, object], Mapping[str, object]] | None = None
+    continuation_fields: tuple[Mapping[str, object], Mapping[str, object]] | None = None
     """Extra fields of the last message and of the request that make a model continue that message.
     None if the service's models cannot continue an answer."""
     marks_cached_prefix: bool = False
     """Whether requests must mark how much of the prompt the service should cache."""
 
-    def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    def adapt_body(self, body: Mapping[str, Any]) -> dict[str, Any]:
         fields = {self.parameter_names.get(name, name): value for name, value in body.items()}
         return {name: fields[name] for name in fields if name not in self.refused_parameters}
 

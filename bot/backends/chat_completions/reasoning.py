@@ -74,7 +74,7 @@ def _compile_tag(kind: TagKind) -> "regex.Pattern[str]":
     return _compile_pattern(rf"(?:(?:{pattern})\s*)+" if kind is TagKind.TURN_END else pattern)
 
 
-_REASONING_TAGS = (
+_TAG_PATTERNS = (
     *((_compile_pattern(family.start), TagKind.START, family) for family in _TAG_FAMILIES),
     *(
         (_compile_tag(kind), kind, None)
@@ -82,7 +82,7 @@ _REASONING_TAGS = (
     ),
 )
 _TAG_PREFIX_CHARS = 3
-_TAG_IN_TEMPLATE = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
+_TEMPLATE_TAG_PATTERN = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
 
 
 def match_tag(text: str, position: int, *, more_may_follow: bool = False) -> Tag | None:
@@ -91,7 +91,7 @@ def match_tag(text: str, position: int, *, more_may_follow: bool = False) -> Tag
     If `more_may_follow`, return `INCOMPLETE` where more text could complete a tag.
     """
     longest_tag: Tag | None = None
-    for pattern, kind, family in _filter_tags(text[position : position + _TAG_PREFIX_CHARS]):
+    for pattern, kind, family in _find_tag_patterns(text[position : position + _TAG_PREFIX_CHARS]):
         match = pattern.match(text, position, partial=more_may_follow)
         if match is None:
             continue
@@ -108,8 +108,10 @@ def match_tag(text: str, position: int, *, more_may_follow: bool = False) -> Tag
 
 
 @lru_cache(4096)
-def _filter_tags(prefix: str) -> "Sequence[tuple[regex.Pattern[str], TagKind, _TagFamily | None]]":
-    return [entry for entry in _REASONING_TAGS if entry[0].match(prefix, partial=True)]
+def _find_tag_patterns(
+    prefix: str,
+) -> "Sequence[tuple[regex.Pattern[str], TagKind, _TagFamily | None]]":
+    return [entry for entry in _TAG_PATTERNS if entry[0].match(prefix, partial=True)]
 
 
 @lru_cache(256)
@@ -119,7 +121,7 @@ def _compile_end_tag(template: str, values: tuple[tuple[str, str], ...]) -> "reg
 
 def find_tag_tokens(template: str, vocabulary: Iterable[str]) -> tuple[tuple[str, ...], set[str]]:
     """Return the model's tokens that are reasoning tags, and the subset that ends reasoning."""
-    words = [*_TAG_IN_TEMPLATE.findall(template), *vocabulary]
+    words = [*_TEMPLATE_TAG_PATTERN.findall(template), *vocabulary]
     all_text = " ".join([template, *words])
     tag_tokens: dict[str, None] = {}
     end_tokens: set[str] = set()
@@ -135,7 +137,7 @@ def find_tag_tokens(template: str, vocabulary: Iterable[str]) -> tuple[tuple[str
     return tuple(tag_tokens), end_tokens
 
 
-_TAG_START = re.compile("[<[\u25c1]")
+_TAG_START_PATTERN = re.compile("[<[\u25c1]")
 _QUOTATION_MARKS = tuple("`\"'“‘«„「『(")
 _CODE_FENCE = re.compile(r"^\s{0,3}(?:```|~~~)", re.MULTILINE)
 
@@ -176,7 +178,7 @@ def with_unclosed_tag(
     if not prompt or not prompt[-1].trusted:
         return reasoning_format
     prompt_end = prompt[-1].text.rstrip()
-    for match in _TAG_START.finditer(prompt_end):
+    for match in _TAG_START_PATTERN.finditer(prompt_end):
         tag = match_tag(prompt_end, match.start())
         if tag and tag.kind is TagKind.START and prompt_end.endswith(tag.text, match.start()):
             return replace(reasoning_format, unclosed_tag=tag.text)
@@ -200,7 +202,7 @@ class ReasoningParser:
         self._keeps_tool_calls = reasoning_format.keeps_tool_calls
         self._end_pattern: regex.Pattern[str] | None = None  # None outside of reasoning
         # A start tag and text, which are reasoning only if the end tag arrives; None: certain.
-        self._pending_parts: list[str] | None = None
+        self._maybe_reasoning: list[str] | None = None
         self._may_lack_start_tag = False  # the text may have started in reasoning
         self._is_in_answer = False  # the answer itself has started
         self._has_reasoned = False
@@ -209,7 +211,7 @@ class ReasoningParser:
         self._has_all_text = False  # no more text will arrive
         self._has_tool_calls = False  # tool calls follow the text
         self._is_in_fence, self._last_line = False, ""  # to recognize tags in code
-        self._new_texts: list[str] = []
+        self._unscanned_texts: list[str] = []
         self._answer_pieces: list[str] = []
         self._reasoning_pieces: list[str] = []
         self._retracts_earlier_text = False
@@ -221,14 +223,14 @@ class ReasoningParser:
             self._has_reasoned = True
         elif reasoning_format.assumed_end_tag is not None:
             self._end_pattern = regex.compile(regex.escape(reasoning_format.assumed_end_tag))
-            self._pending_parts, self._may_lack_start_tag = [""], True
+            self._maybe_reasoning, self._may_lack_start_tag = [""], True
 
     def feed(self, text: str) -> SeparatedText:
         if not self._may_have_tags:
             return SeparatedText(text, "")
         is_in_plain_text = self._is_in_answer and self._end_pattern is None and not self._buffer
         if is_in_plain_text and TAG_FIRST_CHARS.isdisjoint(text):
-            self._new_texts.append(text)
+            self._unscanned_texts.append(text)
             return SeparatedText(text, "")  # the usual case
         self._buffer += text
         while self._buffer and self._parse_next_part():
@@ -238,8 +240,8 @@ class ReasoningParser:
     def record_separate_reasoning(self) -> None:
         """Record that the provider sends reasoning separately, so the text contains none."""
         self._has_reasoned = True
-        if self._may_lack_start_tag and not any(self._pending_parts or ()):
-            self._end_pattern, self._pending_parts, self._may_lack_start_tag = None, None, False
+        if self._may_lack_start_tag and not any(self._maybe_reasoning or ()):
+            self._end_pattern, self._maybe_reasoning, self._may_lack_start_tag = None, None, False
 
     def flush(self, *, is_cut: bool = False, has_tool_calls: bool = False) -> SeparatedText:
         """End the answer (`is_cut`: it was cut off), and return the text still held back."""
@@ -247,14 +249,14 @@ class ReasoningParser:
         while self._buffer and self._parse_next_part():
             pass
         if self._end_pattern is not None:
-            belongs_to_answer = self._pending_parts is not None and not (
+            belongs_to_answer = self._maybe_reasoning is not None and not (
                 self._may_lack_start_tag and is_cut
             )
             target_pieces = self._answer_pieces if belongs_to_answer else self._reasoning_pieces
-            target_pieces.extend(self._pending_parts or ())
+            target_pieces.extend(self._maybe_reasoning or ())
         elif not self._has_reasoned:
             self._answer_pieces.append(self._buffer)
-        self._end_pattern, self._pending_parts, self._buffer = None, None, ""
+        self._end_pattern, self._maybe_reasoning, self._buffer = None, None, ""
         return self._take_separated_text()
 
     def _take_separated_text(self) -> SeparatedText:
@@ -269,13 +271,13 @@ class ReasoningParser:
         return self._parse_answer() if self._is_in_answer else self._parse_beginning()
 
     def _add_reasoning(self, reasoning: str) -> None:
-        (self._reasoning_pieces if self._pending_parts is None else self._pending_parts).append(
+        (self._reasoning_pieces if self._maybe_reasoning is None else self._maybe_reasoning).append(
             reasoning
         )
 
     def _emit_answer(self, answer: str) -> None:
         self._answer_pieces.append(answer)
-        self._new_texts.append(answer)
+        self._unscanned_texts.append(answer)
 
     def _parse_reasoning(self, end_pattern: "regex.Pattern[str]") -> bool:
         match = end_pattern.search(self._buffer, partial=not self._has_all_text)
@@ -287,8 +289,8 @@ class ReasoningParser:
         self._buffer = self._buffer[match.end() :]
         if self._may_lack_start_tag:
             self.unmatched_end_tag, self._may_lack_start_tag = match[0], False
-        self._reasoning_pieces.extend((self._pending_parts or ())[1:])  # without the start tag
-        self._end_pattern, self._pending_parts = None, None
+        self._reasoning_pieces.extend((self._maybe_reasoning or ())[1:])  # without the start tag
+        self._end_pattern, self._maybe_reasoning = None, None
         self._has_reasoned = True
         return True
 
@@ -320,16 +322,16 @@ class ReasoningParser:
             self._emit_answer(tag.text.removeprefix("<|start|>assistant"))
         elif tag.kind is TagKind.START:
             self._end_pattern = tag.end_pattern
-            self._pending_parts = None if is_clearly_reasoning else [tag.text]
+            self._maybe_reasoning = None if is_clearly_reasoning else [tag.text]
 
     def _parse_answer(self) -> bool:
-        for start_match in _TAG_START.finditer(self._buffer):
+        for start_match in _TAG_START_PATTERN.finditer(self._buffer):
             start = start_match.start()
             tag = self._match_buffered_tag(start)
             if tag is None:
                 continue
             if tag is INCOMPLETE:
-                return self._hold_back_from(start)
+                return self._emit_up_to(start)
             text_before, text_after = self._buffer[:start], self._buffer[start + len(tag.text) :]
             if self._is_quoted(text_before):
                 continue
@@ -346,7 +348,7 @@ class ReasoningParser:
             _, line = self._find_code_context("")
             self._begin_tagged_text(tag, is_clearly_reasoning=not tag.is_markup or not line.strip())
             return True
-        return self._hold_back_from(len(self._buffer))
+        return self._emit_up_to(len(self._buffer))
 
     def _match_buffered_tag(self, position: int) -> Tag | None:
         more_may_follow = not self._has_all_text
@@ -366,7 +368,7 @@ class ReasoningParser:
         """
         remaining_text = text_after.lstrip()
         if not remaining_text and not self._has_all_text:
-            return self._hold_back_from(len(text_before))
+            return self._emit_up_to(len(text_before))
         _, line = self._find_code_context(text_before)
         is_at_line_edge = not line or "\n" in text_after[: len(text_after) - len(remaining_text)]
         if not remaining_text and not self._has_tool_calls:
@@ -383,7 +385,7 @@ class ReasoningParser:
             self._buffer = text_after
         return True
 
-    def _hold_back_from(self, position: int) -> bool:
+    def _emit_up_to(self, position: int) -> bool:
         self._emit_answer(self._buffer[:position])
         self._buffer = self._buffer[position:]
         return False
@@ -394,9 +396,9 @@ class ReasoningParser:
 
     def _find_code_context(self, text_before: str) -> tuple[bool, str]:
         """Return whether `text_before` ends in a code block, and the unfinished line at its end."""
-        text = "".join(self._new_texts)
+        text = "".join(self._unscanned_texts)
         self._is_in_fence, self._last_line = _track_fence(self._is_in_fence, self._last_line, text)
-        self._new_texts.clear()
+        self._unscanned_texts.clear()
         return _track_fence(self._is_in_fence, self._last_line, text_before)
 
 
@@ -434,6 +436,6 @@ async def separate_reasoning(
                 yield Delta(text)
             if isinstance(event, Finish):
                 yield event
-            elif stop_filter.has_matched:
+            elif stop_filter.has_found_stop_string:
                 yield Finish(FinishReason.STOP)
                 return

@@ -78,12 +78,12 @@ class Timeouts:
         settings: ProviderSettings,
         endpoint: Endpoint,
         deadline: float,
-        current_time: Callable[[], float],
+        get_current_time: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._endpoint = endpoint
         self._deadline = deadline
-        self._get_current_time = current_time
+        self._get_current_time = get_current_time
         self._wait_seconds_left = settings.first_token_seconds
         # A slow self-hosted model also reasons longer.
         self._max_reasoning_seconds = max(REASONING_TIMEOUT_SECONDS, settings.first_token_seconds)
@@ -122,13 +122,13 @@ class Timeouts:
         """Deduct the wait from the remaining time, and raise a timeout as `RequestFailed`."""
         start_time, now = self._wait_started_at, self._get_current_time()
         overrun_seconds = now - self._wait_ends_at
-        self._deduct_wait(start_time, now, overrun_seconds)
+        self._reduce_time_left(start_time, now, overrun_seconds)
         if isinstance(error, TimeoutError):
             if overrun_seconds > SUSPENSION_THRESHOLD_SECONDS:
                 raise errors.suspended_timeout_error(self._endpoint) from None
             raise self._timeout_error(now) from None
 
-    def _deduct_wait(self, start_time: float, now: float, overrun_seconds: float) -> None:
+    def _reduce_time_left(self, start_time: float, now: float, overrun_seconds: float) -> None:
         if overrun_seconds > SUSPENSION_THRESHOLD_SECONDS:  # time while suspended does not count
             self._deadline += overrun_seconds
             now -= overrun_seconds
@@ -226,8 +226,8 @@ class ChatRequestRunner:
         report_context_overflow: Callable[[ContextOverflow], None] | None = None,
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Send a request, stream its answer like `Backend.generate`, and report prompt lengths."""
-        current_time = asyncio.get_running_loop().time
-        deadline = current_time() + self._settings.total_seconds
+        get_current_time = asyncio.get_running_loop().time
+        deadline = get_current_time() + self._settings.total_seconds
         load_deadline = self._clock.monotonic() + self._settings.first_token_seconds
         retry_count = 0
         breaker = self._breakers[request.model]
@@ -238,8 +238,8 @@ class ChatRequestRunner:
             is_trial_call = breaker.is_open
             has_text = False
             try:
-                timeouts = Timeouts(self._settings, self._endpoint, deadline, current_time)
-                async with aclosing(self._attempt_once(request, timeouts)) as events:
+                timeouts = Timeouts(self._settings, self._endpoint, deadline, get_current_time)
+                async with aclosing(self._stream_answer_once(request, timeouts)) as events:
                     async for event in events:
                         if isinstance(event, Delta | Retraction):
                             has_text = isinstance(event, Delta)
@@ -261,7 +261,7 @@ class ChatRequestRunner:
                 gives_up = breaker.is_open and (is_trial_call or request.has_fallback)
                 retry_args = (request, retry_count, load_deadline)
                 pause_seconds = None if gives_up else self._pause_before_retry(error, *retry_args)
-                if pause_seconds is None or pause_seconds >= deadline - current_time():
+                if pause_seconds is None or pause_seconds >= deadline - get_current_time():
                     raise _unavailable_error(error, report_context_overflow) from error
                 rate_limit_event = self._log_and_report_retry(error, request, pause_seconds)
             else:
@@ -299,7 +299,7 @@ class ChatRequestRunner:
     def _charge_retry_budget(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
         if not request.is_continuation:
             self._retry_budget.record_call()
-        elif breaker.is_open or not self._retry_budget.spend_retry():
+        elif breaker.is_open or not self._retry_budget.try_spend_retry():
             raise BackendUnavailable(f"{self._endpoint} fails too often to continue an answer")
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
@@ -319,19 +319,19 @@ class ChatRequestRunner:
     def _pause_before_retry(
         self, error: RequestFailed, request: ChatRequest, retry_count: int, load_deadline: float
     ) -> float | None:
-        if error.is_loading and self._clock.monotonic() < load_deadline:
+        if error.is_model_loading and self._clock.monotonic() < load_deadline:
             return None if request.has_fallback else _LOADING_POLL_SECONDS
         if not error.is_retryable or retry_count >= self._max_retries:
             return None
         max_wait_seconds = retries.MAX_RETRY_AFTER_SECONDS
         if request.has_fallback:
             max_wait_seconds = retries.MAX_WAIT_BEFORE_FALLBACK_SECONDS
-        if error.retry_after_seconds > max_wait_seconds or not self._retry_budget.spend_retry():
+        if error.retry_after_seconds > max_wait_seconds or not self._retry_budget.try_spend_retry():
             return None
         jitter = self._random.uniform(0, retries.max_backoff_seconds(retry_count))
         return error.retry_after_seconds + jitter
 
-    async def _attempt_once(
+    async def _stream_answer_once(
         self, request: ChatRequest, timeouts: Timeouts
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Send the request once and stream its answer; closing the generator stops the model.
@@ -351,7 +351,7 @@ class ChatRequestRunner:
             while not parser.is_done:
                 chunk = await self._read_chunk(response, parser, timeouts, pause_seconds)
                 parsed_chunk = parser.feed(chunk) if chunk else parser.parse_end()
-                if parsed_chunk.has_progress:
+                if parsed_chunk.has_model_output:
                     timeouts.record_progress(has_text=bool(parsed_chunk.text))
                 if parser.finish_reason is not None:
                     timeouts.record_finish()
@@ -364,14 +364,14 @@ class ChatRequestRunner:
                 if parsed_chunk.error and parser.finish_reason is None:
                     raise parsed_chunk.error
                 # No pause after a keep-alive: it would not count toward the timeouts.
-                answer_continues = parsed_chunk.has_progress and parser.finish_reason is None
+                answer_continues = parsed_chunk.has_model_output and parser.finish_reason is None
                 pause_seconds = (
                     next(read_pauses, _READ_PAUSE_SECONDS[-1]) if answer_continues else 0.0
                 )
         finally:
             await response.close()
         self._remember_unmatched_end_tag(parser, request.model)
-        yield parser.finish_event
+        yield parser.final_event
 
     def _remember_unmatched_end_tag(self, parser: StreamParser, model: str) -> None:
         if parser.unmatched_end_tag is not None:
@@ -414,8 +414,8 @@ class ChatRequestRunner:
             raise errors.early_end_error(self._endpoint, str(error)) from error
 
     async def _post(self, request: ChatRequest, timeouts: Timeouts) -> HttpResponse:
-        translator = translate_failures(self._endpoint, request.model, request.parameter_names)
-        with timeouts.limit_wait() as deadline, translator:
+        error_converter = translate_failures(self._endpoint, request.model, request.parameter_names)
+        with timeouts.limit_wait() as deadline, error_converter:
             return await self._send(request.path, request.body, deadline, request.headers)
 
     async def check(

@@ -38,7 +38,7 @@ def max_backoff_seconds(retry_count: int) -> float:
     return min(_MAX_BACKOFF_SECONDS, _FIRST_BACKOFF_SECONDS * 2.0**retry_count)
 
 
-def requested_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) -> float:
+def find_wait_seconds(headers: Mapping[str, str], body: bytes, now: float) -> float:
     """Return how many seconds the headers or body of a response ask to wait; 0 if they do not."""
     wait_seconds = parse_wait_seconds(headers.get("retry-after-ms"), now) / 1000
     wait_seconds = wait_seconds or parse_wait_seconds(headers.get("retry-after"), now)
@@ -98,7 +98,7 @@ class RetryBudget:
     def record_call(self) -> None:
         self._retries_left = min(_MAX_RETRY_BUDGET, self._retries_left + 0.1)
 
-    def spend_retry(self) -> bool:
+    def try_spend_retry(self) -> bool:
         # In floating point, ten times 0.1 adds up to slightly less than 1.
         if self._retries_left < 1 - 1e-9:
             return False

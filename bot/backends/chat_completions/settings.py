@@ -53,8 +53,8 @@ class HttpProviderSettings(ProviderSettings):
         if not (isinstance(value, dict) and isinstance(address, str) and is_http_address(address)):
             return value
         address, credentials = split_credentials(address)
-        moved_fields = {"basic_auth": credentials} if credentials else {}
-        return {**value, "base_url": address, **moved_fields}
+        auth_fields = {"basic_auth": credentials} if credentials else {}
+        return {**value, "base_url": address, **auth_fields}
 
     @field_validator("api_keys", mode="before")
     @classmethod
@@ -68,11 +68,11 @@ class HttpProviderSettings(ProviderSettings):
         """Add the key file's keys to `api_keys`, so that logs mask every key."""
         if self.api_key_file is None:
             return self
-        lines = read_setting_secrets(self.api_key_file, "the keys")
-        if not lines:
+        key_lines = read_setting_secrets(self.api_key_file, "the keys")
+        if not key_lines:
             raise ValueError(f"there is no key in {self.api_key_file}")
         known_keys = {key.get_secret_value() for key in self.keys}
-        new_keys = tuple(SecretStr(line) for line in lines if line not in known_keys)
+        new_keys = tuple(SecretStr(line) for line in key_lines if line not in known_keys)
         self.api_keys = (*self.api_keys, *new_keys)
         return self
 

@@ -29,15 +29,15 @@ class StopStringFilter:
     """Passes text through up to the first stop string; holds back the possible start of one."""
 
     def __init__(self, stop_strings: Sequence[str]) -> None:
-        self.has_matched = False
+        self.has_found_stop_string = False
         self._stop_strings = [text for text in stop_strings if text]
         first_chars = frozenset([text[0] for text in self._stop_strings])
         self._first_char_pattern = _compile_char_pattern(first_chars)
         self._buffer = ""
 
     def feed(self, text: str) -> str:
-        if self.has_matched or not self._stop_strings:
-            return "" if self.has_matched else text
+        if self.has_found_stop_string or not self._stop_strings:
+            return "" if self.has_found_stop_string else text
         text = self._buffer + text
         if self._first_char_pattern.search(text) is None:
             return text  # the usual case
@@ -47,7 +47,7 @@ class StopStringFilter:
             if (position := text.find(stop_string)) >= 0
         ]
         if matches:
-            self.has_matched = True
+            self.has_found_stop_string = True
             self._buffer = ""
             _, start = min(matches)  # the stop string that ends first
             return text[:start]

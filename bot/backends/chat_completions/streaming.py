@@ -99,7 +99,7 @@ class ResponseContext:
 class ParsedChunk:
     text: str
     reasoning: str = ""
-    has_progress: bool = False
+    has_model_output: bool = False
     """Whether this chunk contains model output, not only a comment or an empty delta."""
     error: RequestFailed | None = None
     retracts_earlier_text: bool = False
@@ -145,15 +145,15 @@ class StreamParser(ABC):
         """Parse what remains at the end; report an incomplete answer as an error."""
         self.is_done = True
         try:
-            remaining_events = (
+            last_events = (
                 self._sse_parser.flush()
                 if self._plain_response_chunks is None
                 else self._split_plain_response(self._plain_response_chunks)
             )
         except ValueError as error:
             return self._build_error_chunk(str(error))
-        parsed_chunk = self._parse_events(remaining_events)
-        self._has_events = self._has_events or bool(remaining_events)
+        parsed_chunk = self._parse_events(last_events)
+        self._has_events = self._has_events or bool(last_events)
         if self.finish_reason is None and parsed_chunk.error is None:
             return self._parse_stray_lines(parsed_chunk)
         return parsed_chunk
@@ -179,9 +179,9 @@ class StreamParser(ABC):
         return replace(parsed_chunk, error=stray_chunk.error or errors.early_end_error(endpoint))
 
     @property
-    def finish_event(self) -> Finish:
+    def final_event(self) -> Finish:
         calls = self._tool_call_parser.calls
-        attached_fields = self._round_trip_fields.fields if calls else {}
+        attached_fields = self._round_trip_fields.collected_fields if calls else {}
         return Finish(self.finish_reason or FinishReason.STOP, self.usage, calls, attached_fields)
 
     @property
@@ -202,7 +202,7 @@ class StreamParser(ABC):
 
     def _add_text(self, text: str) -> None:
         self._add_separated_text(self._reasoning_parser.feed(self._text_joiner.feed(text)))
-        if self._stop_filter.has_matched:
+        if self._stop_filter.has_found_stop_string:
             self.finish_reason, self.is_done = FinishReason.STOP, True
 
     def _add_separated_text(self, separated_text: SeparatedText) -> None:
@@ -223,17 +223,17 @@ class StreamParser(ABC):
         return ParsedChunk("", error=errors.bad_response_error(self._context.endpoint, problem))
 
     def _parse_events(self, events: Sequence[bytes]) -> ParsedChunk:
-        has_progress = False
+        has_model_output = False
         error: RequestFailed | None = None
         index = 0
-        while index < len(events) and not self._stop_filter.has_matched:
+        while index < len(events) and not self._stop_filter.has_found_stop_string:
             if self.finish_reason is None and (texts := self._read_plain_texts(events, index)):
                 self._add_text("".join(texts))
-                has_progress = True
+                has_model_output = True
                 index += len(texts)
                 continue
             try:
-                has_progress = self._parse_event(events[index]) or has_progress
+                has_model_output = self._parse_event(events[index]) or has_model_output
             except RequestFailed as failed:
                 error = failed
                 break
@@ -249,7 +249,7 @@ class StreamParser(ABC):
             self._add_separated_text(parser.flush(is_cut=is_cut, has_tool_calls=has_tool_calls))
             self._text_pieces.append(self._stop_filter.flush())
         text, reasoning = "".join(self._text_pieces), "".join(self._reasoning_pieces)
-        chunk = ParsedChunk(text, reasoning, has_progress, error, self._retracts_earlier_text)
+        chunk = ParsedChunk(text, reasoning, has_model_output, error, self._retracts_earlier_text)
         self._text_pieces.clear()
         self._reasoning_pieces.clear()
         self._retracts_earlier_text = False

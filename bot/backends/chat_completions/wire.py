@@ -56,9 +56,9 @@ def to_wire(
         preset_limit = body.get(name)
         limit = preset_limit if isinstance(preset_limit, int) else prompt.max_output_tokens
         body[name] = min(limit, prompt.max_output_tokens)
-    if stop := collect_stop_strings(prompt):
-        body["stop"] = stop[:_MAX_STOP_STRINGS]  # our own search of the answer covers the rest
-    fields = quirks.apply({name: value for name, value in body.items() if value is not None})
+    if stops := collect_stop_strings(prompt):
+        body["stop"] = stops[:_MAX_STOP_STRINGS]  # our own search of the answer covers the rest
+    fields = quirks.adapt_body({name: value for name, value in body.items() if value is not None})
     messages: list[dict[str, Any]] = [
         {"role": each.role, "content": list(map(_part_to_wire, each.parts)) or each.content}
         for each in prompt.messages
@@ -70,13 +70,13 @@ def to_wire(
     if quirks.marks_cached_prefix:
         _mark_stable_prefix(messages)
     prefill = prompt.begun
-    if messages and messages[-1]["role"] == "assistant" and quirks.continuation:
+    if messages and messages[-1]["role"] == "assistant" and quirks.continuation_fields:
         prefill = f"{messages.pop()['content'].rstrip()}{prefill}"
     messages += tool_exchanges_to_wire(prompt)
     if prompt.tools:
         fields["tools"] = [tool_spec_to_wire(spec) for spec in prompt.tools]
-    if prefill and quirks.continuation and not (prompt.tool_exchanges and not prompt.begun):
-        message_fields, request_fields = quirks.continuation
+    if prefill and quirks.continuation_fields and not (prompt.tool_exchanges and not prompt.begun):
+        message_fields, request_fields = quirks.continuation_fields
         fields |= request_fields
         messages.append({"role": "assistant", "content": prefill, **message_fields})
     return {**fields, "model": model, "messages": messages, "stream": True}
@@ -160,11 +160,11 @@ class ChatCompletionsParser(StreamParser):
         chunk = self._decode_event(data)
         if chunk.usage:
             self.usage = _parse_usage(chunk.usage)
-        choice = next((choice for choice in chunk.choices or () if choice.is_first), None)
+        choice = next((choice for choice in chunk.choices or () if choice.is_first_choice), None)
         if choice is None or self.finish_reason is not None:
             return False
         has_content = self._add_choice(choice)
-        if self._stop_filter.has_matched:
+        if self._stop_filter.has_found_stop_string:
             return True
         finish_reason = str(choice.finish_reason or "").lower()
         finish_reason = "" if finish_reason in _EMPTY_FINISH_REASONS else finish_reason
@@ -257,7 +257,7 @@ class _Choice(msgspec.Struct):
     index: object = None
 
     @property
-    def is_first(self) -> bool:
+    def is_first_choice(self) -> bool:
         return self.index is None or self.index in (0, "0", "")
 
 

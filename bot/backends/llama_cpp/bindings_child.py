@@ -98,7 +98,7 @@ class ServedModel:
         sampling = {name: getattr(request, name) for name in SamplingParameters.__struct_fields__}
         tokens = llama.generate(prompt, **sampling, logits_processor=processor, grammar=grammar)
         for token_count, token in enumerate(tokens, start=1):
-            text = decoder.add(token)
+            text = decoder.add_token(token)
             if decoder.has_ended:
                 yield GeneratedChunk(text, "stop", cached_tokens, token_count)
                 return
@@ -113,7 +113,7 @@ class ServedModel:
     def tokenize(self, text: str, *, parse_special: bool, add_special: bool = False) -> list[int]:
         return list(self._llama.tokenize(text.encode(), add_bos=add_special, special=parse_special))
 
-    def token_bytes(self, token: int, *, render_special: bool = False) -> bytes:
+    def render_token(self, token: int, *, render_special: bool = False) -> bytes:
         """Return a token's bytes; control tokens have none unless `render_special` is set."""
         buffer_size = 64
         while True:
@@ -125,14 +125,14 @@ class ServedModel:
                 return buffer.raw[:byte_count]
             buffer_size = -byte_count
 
-    def save(self, path: Path) -> int:
+    def save_state(self, path: Path) -> int:
         state = self._llama.save_state()
         with path.open("wb") as file:
             np.save(file, state.input_ids[: state.n_tokens])
             np.save(file, np.frombuffer(state.llama_state, np.uint8))
         return int(state.n_tokens)
 
-    def restore(self, path: Path) -> int:
+    def restore_state(self, path: Path) -> int:
         """Load the KV state from a file; on failure, clear the state and raise `InvalidRequest`."""
         llama = self._llama
         try:
@@ -154,7 +154,7 @@ class ServedModel:
             raise InvalidRequest(f"{path.name} cannot be restored: {error}") from None
         return len(tokens)
 
-    def erase(self) -> None:
+    def erase_state(self) -> None:
         self._llama.reset()
 
     def _decode_prompt(self, prompt: list[int], is_cancelled: Callable[[], bool]) -> int:
@@ -171,7 +171,7 @@ class ServedModel:
         token_by_stop_string = {word: self._find_control_token(word) for word in request.stop}
         preserved_ids = {self._find_control_token(word) for word in request.preserved_tokens}
         return Detokenizer(
-            lambda token: self.token_bytes(token, render_special=token in preserved_ids),
+            lambda token: self.render_token(token, render_special=token in preserved_ids),
             end_ids=self._end_tokens.union(
                 token for token in token_by_stop_string.values() if token is not None
             ),
@@ -180,7 +180,7 @@ class ServedModel:
 
     def _find_control_token(self, text: str) -> int | None:
         token_ids = self.tokenize(text, parse_special=True)
-        return token_ids[0] if len(token_ids) == 1 and not self.token_bytes(token_ids[0]) else None
+        return token_ids[0] if len(token_ids) == 1 and not self.render_token(token_ids[0]) else None
 
     def _make_logits_processor(self, request: CompletionRequest) -> LogitsProcessorList | None:
         logit_bias = request.logit_bias
@@ -230,7 +230,7 @@ class BindingsServer:
         self._slots_folder = slots_folder
         self._executor = ThreadPoolExecutor(max_workers=1)
 
-    def app(self) -> web.Application:
+    def build_app(self) -> web.Application:
         middlewares = [_report_invalid_requests]
         app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=middlewares)
         app.router.add_get("/health", _get_health)
@@ -264,21 +264,23 @@ class BindingsServer:
 
     async def _detokenize(self, request: web.Request) -> web.Response:
         tokens = (await request.json())["tokens"]
-        data = b"".join(map(self._model.token_bytes, tokens))
+        data = b"".join(map(self._model.render_token, tokens))
         return web.json_response({"content": data.decode(errors="replace")})
 
     async def _post_slot(self, request: web.Request) -> web.Response:
         action = request.query["action"]
         if action == "erase":
-            await self._run_in_thread(self._model.erase)
+            await self._run_in_thread(self._model.erase_state)
             return web.json_response({})
         path = self._slots_folder / (await request.json())["filename"]
         if path.parent != self._slots_folder:
             raise InvalidRequest("the file must be in the folder of saved slots")
         if action == "save":
-            return web.json_response({"n_saved": await self._run_in_thread(self._model.save, path)})
+            return web.json_response(
+                {"n_saved": await self._run_in_thread(self._model.save_state, path)}
+            )
         return web.json_response(
-            {"n_restored": await self._run_in_thread(self._model.restore, path)}
+            {"n_restored": await self._run_in_thread(self._model.restore_state, path)}
         )
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
@@ -345,7 +347,7 @@ def main() -> None:
     llama.verbose = False  # otherwise it prints a few lines for every request
     logging.getLogger("llama-cpp-python").setLevel(logging.WARNING)
     model = ServedModel(llama, options["context_tokens"])
-    app = BindingsServer(model, Path(options["slots_folder"])).app()
+    app = BindingsServer(model, Path(options["slots_folder"])).build_app()
     web.run_app(
         app,
         path=options["socket"],

@@ -61,22 +61,22 @@ _decode_request = msgspec.json.Decoder(CompletionRequest, strict=False).decode  
 
 class Detokenizer:
     def __init__(
-        self, token_bytes: Callable[[int], bytes], *, end_ids: Container[int], stop: Sequence[str]
+        self, render_token: Callable[[int], bytes], *, end_ids: Container[int], stop: Sequence[str]
     ) -> None:
         self.has_ended = False
-        self._token_bytes = token_bytes
+        self._render_token = render_token
         self._end_tokens = end_ids
         self._filter = StopStringFilter(stop)
         # A token may be part of a character: an emoji takes up to three tokens.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def add(self, token: int) -> str:
+    def add_token(self, token: int) -> str:
         """Add a token and return the text that can no longer change; not allowed if `has_ended`."""
         if token in self._end_tokens:
             self.has_ended = True
             return self.flush()
-        text = self._filter.feed(self._decoder.decode(self._token_bytes(token)))
-        self.has_ended = self._filter.has_matched
+        text = self._filter.feed(self._decoder.decode(self._render_token(token)))
+        self.has_ended = self._filter.has_found_stop_string
         return text
 
     def flush(self) -> str:

@@ -10,9 +10,9 @@ from bot.backends.chat_completions import parameter_table
 from bot.backends.chat_completions.parameter_table import (
     ParameterTable,
     ValueCheck,
-    filter_parameters,
     is_number,
     number_check,
+    select_parameters_to_send,
 )
 from bot.backends.llama_cpp.engine import select_engine
 from bot.backends.llama_cpp.settings import LlamaCppSettings
@@ -46,13 +46,13 @@ _SERVER_ONLY_PARAMETERS = frozenset(
 
 
 def _integer_check(low: int, high: int = 2**31 - 1) -> ValueCheck:
-    def is_valid(value: object) -> bool:
+    def is_integer_in_range(value: object) -> bool:
         return is_number(value) and low <= value <= high and value == int(value)
 
     if high < 10:  # few enough to list
         names = ", ".join(map(str, range(low, high + 1)))
-        return ValueCheck(is_valid, translatable("one of {names}", names=names))
-    return ValueCheck(is_valid, translatable("an integer of at least {low}", low=low))
+        return ValueCheck(is_integer_in_range, translatable("one of {names}", names=names))
+    return ValueCheck(is_integer_in_range, translatable("an integer of at least {low}", low=low))
 
 
 def _is_token_bias(value: object) -> bool:
@@ -140,7 +140,7 @@ def parameter_problems(settings: LlamaCppSettings, parameters: Mapping[str, obje
 def find_parameter_problems(
     parameters: Mapping[str, object], engine: str = "xllamacpp"
 ) -> list[str]:
-    sent_parameters = filter_parameters(parameters)
+    sent_parameters = select_parameters_to_send(parameters)
     problems: list[str] = [*_PARAMETER_TABLE.find_problems(sent_parameters)]
     if engine == "llama_cpp_python":
         problems += [
@@ -158,7 +158,7 @@ def to_sampling_parameters(prompt: Prompt, engine: str = "xllamacpp") -> dict[st
     parameter_table.raise_for_problems(find_parameter_problems(prompt.parameters, engine))
     sampling = {
         _PARAMETER_ALIASES.get(name, name): value
-        for name, value in filter_parameters(prompt.parameters).items()
+        for name, value in select_parameters_to_send(prompt.parameters).items()
     }
     for name in ("max_tokens", "stop", "n"):
         sampling.pop(name, None)

@@ -155,7 +155,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
     @override
     def can_continue(self, prompt: Prompt) -> bool:
-        return self._find_model_quirks(self._resolve_model(prompt)).continuation is not None
+        return self._find_model_quirks(self._resolve_model(prompt)).continuation_fields is not None
 
     @override
     def use_session_key(self, key: bytes) -> None:

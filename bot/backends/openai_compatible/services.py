@@ -66,7 +66,7 @@ class KnownService:
     title: str
     address: str
     quirks: Quirks
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    model_quirks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Additional quirks of some models, by a pattern for the model's name."""
     is_self_hosted: bool = False
     """Whether it is self-hosted: it needs no key, costs nothing, and may have any address."""
@@ -98,7 +98,7 @@ def _read_service(catalog: Mapping[str, Mapping[str, Any]], name: str) -> KnownS
         pattern: _read_quirks({**each}) for pattern, each in entry.pop("models", {}).items()
     }
     quirks = replace(NO_QUIRKS, **_read_quirks(entry))
-    return KnownService(quirks=quirks, models=quirks_by_pattern, **entry)
+    return KnownService(quirks=quirks, model_quirks=quirks_by_pattern, **entry)
 
 
 _CATALOG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -124,7 +124,7 @@ def find_quirks(provider: str, base_url: str, model: str) -> Quirks:
     if service is None:
         return _UNKNOWN_SERVICE_QUIRKS
     quirks = service.quirks
-    for pattern, quirk_changes in service.models.items():
+    for pattern, quirk_changes in service.model_quirks.items():
         if re.fullmatch(pattern, model):
             quirks = replace(quirks, **quirk_changes)
     return quirks

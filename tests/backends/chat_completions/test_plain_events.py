@@ -53,7 +53,7 @@ def parse(parser: ChatCompletionsParser, pieces: list[bytes]) -> list[object]:
             if parsed[-1].error:
                 break
     parsed.append(parser.parse_end())
-    shown = [(one.text, one.reasoning, one.has_progress, str(one.error)) for one in parsed]
+    shown = [(one.text, one.reasoning, one.has_model_output, str(one.error)) for one in parsed]
     return [*shown, parser.finish_reason, parser.usage, parser.is_done]
 
 

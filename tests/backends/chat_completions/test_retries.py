@@ -17,7 +17,7 @@ def test_retry_budget_is_ten_percent_of_calls_and_stays_between_three_and_ten(
     for _ in range(calls):
         budget.record_call()
 
-    assert sum(budget.spend_retry() for _ in range(100)) == retries
+    assert sum(budget.try_spend_retry() for _ in range(100)) == retries
 
 
 def breaker_after(*outcomes: bool) -> CircuitBreaker:

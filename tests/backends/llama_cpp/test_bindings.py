@@ -54,7 +54,7 @@ def detokenizer(*stop: str) -> Detokenizer:
 def detokenize(detokenizer: Detokenizer, tokens: list[int]) -> str:
     text = ""
     for token in tokens:
-        text += detokenizer.add(token)
+        text += detokenizer.add_token(token)
         if detokenizer.has_ended:
             return text
     return text + detokenizer.flush()
@@ -68,7 +68,7 @@ def test_text_round_trips_through_tokens(text: str) -> None:
 def test_character_of_several_tokens_is_returned_with_the_last_token() -> None:
     emoji = detokenizer()
 
-    assert [emoji.add(token) for token in "🎭".encode()] == ["", "", "", "🎭"]
+    assert [emoji.add_token(token) for token in "🎭".encode()] == ["", "", "", "🎭"]
 
 
 @pytest.mark.parametrize(
