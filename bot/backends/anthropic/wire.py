@@ -53,8 +53,8 @@ def _is_thinking_setting(value: object) -> bool:
 
 _POSITIVE_CHECK = ValueCheck(_is_positive_int, translatable("an integer of at least {low}", low=1))
 _PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
-    "temperature": parameter_table.number_check(0, 1),
-    "top_p": parameter_table.number_check(0, 1),
+    "temperature": parameter_table.make_number_check(0, 1),
+    "top_p": parameter_table.make_number_check(0, 1),
     "top_k": _POSITIVE_CHECK,
     "max_tokens": _POSITIVE_CHECK,
     "max_completion_tokens": _POSITIVE_CHECK,

@@ -18,7 +18,7 @@ class ValueCheck:
     expected_value: Text
 
 
-def number_check(low: float = -1e6, high: float = 1e6) -> ValueCheck:
+def make_number_check(low: float = -1e6, high: float = 1e6) -> ValueCheck:
     expected_value = translatable("a number from {low} to {high}", low=f"{low:g}", high=f"{high:g}")
     return ValueCheck(
         lambda value: is_number(value) and low <= value <= high,

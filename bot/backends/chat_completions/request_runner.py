@@ -536,15 +536,15 @@ def read_model_list(body: bytes) -> Sequence[str]:
         decoded = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError):
         raise NoModelList("a web page" if is_web_page(body) else "invalid JSON") from None
-    models = decoded
+    items = decoded
     if isinstance(decoded, dict):
         if decoded.get("error"):
             raise NoModelList("an error object")
         key = next((name for name in ("data", "models") if name in decoded), None)
-        models = decoded if key is None else decoded[key] or []  # Ollama without models lists null
-    if not isinstance(models, list):
+        items = decoded if key is None else decoded[key] or []  # Ollama without models lists null
+    if not isinstance(items, list):
         raise NoModelList("other JSON")
-    names = (one.get("id") or one.get("name") if isinstance(one, dict) else one for one in models)
+    names = (one.get("id") or one.get("name") if isinstance(one, dict) else one for one in items)
     return [name for name in names if isinstance(name, str)]
 
 

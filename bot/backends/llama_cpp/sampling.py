@@ -11,7 +11,7 @@ from bot.backends.chat_completions.parameter_table import (
     ParameterTable,
     ValueCheck,
     is_number,
-    number_check,
+    make_number_check,
     select_parameters_to_send,
 )
 from bot.backends.llama_cpp.engine import select_engine
@@ -45,7 +45,7 @@ _SERVER_ONLY_PARAMETERS = frozenset(
 )
 
 
-def _integer_check(low: int, high: int = 2**31 - 1) -> ValueCheck:
+def _make_integer_check(low: int, high: int = 2**31 - 1) -> ValueCheck:
     def is_integer_in_range(value: object) -> bool:
         return is_number(value) and low <= value <= high and value == int(value)
 
@@ -84,21 +84,21 @@ def _is_response_format(value: object) -> bool:
 
 _BOOLEAN_CHECK = ValueCheck(lambda value: isinstance(value, bool), translatable("true or false"))
 _PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
-    **dict.fromkeys(_SERVER_ONLY_PARAMETERS, number_check()),
+    **dict.fromkeys(_SERVER_ONLY_PARAMETERS, make_number_check()),
     **dict.fromkeys(("dry_sequence_breakers", "samplers"), _STRING_LIST_CHECK),
-    "temperature": number_check(0, 5),
-    "top_p": number_check(0, 1),
-    "top_k": _integer_check(-1),  # -1 and 0 mean no limit
-    "min_p": number_check(0, 1),
-    "typical_p": number_check(0, 1),
-    "repeat_penalty": number_check(0, 10),
-    "repeat_last_n": _integer_check(0),
-    "presence_penalty": number_check(-2, 2),
-    "frequency_penalty": number_check(-2, 2),
-    "mirostat": _integer_check(0, 2),
-    "mirostat_tau": number_check(0, 100),
-    "mirostat_eta": number_check(0, 100),
-    "seed": _integer_check(-1, 2**64),
+    "temperature": make_number_check(0, 5),
+    "top_p": make_number_check(0, 1),
+    "top_k": _make_integer_check(-1),  # -1 and 0 mean no limit
+    "min_p": make_number_check(0, 1),
+    "typical_p": make_number_check(0, 1),
+    "repeat_penalty": make_number_check(0, 10),
+    "repeat_last_n": _make_integer_check(0),
+    "presence_penalty": make_number_check(-2, 2),
+    "frequency_penalty": make_number_check(-2, 2),
+    "mirostat": _make_integer_check(0, 2),
+    "mirostat_tau": make_number_check(0, 100),
+    "mirostat_eta": make_number_check(0, 100),
+    "seed": _make_integer_check(-1, 2**64),
     "logit_bias": ValueCheck(
         _is_bias_collection,
         translatable(
@@ -121,7 +121,7 @@ _PARAMETER_CHECKS: Mapping[str, ValueCheck] = {
         ),
     ),
     "stop": parameter_table.STOP_CHECK,
-    "max_tokens": _integer_check(-1),  # less than 1 means no limit
+    "max_tokens": _make_integer_check(-1),  # less than 1 means no limit
     "n": parameter_table.EQUALS_ONE_CHECK,
 }
 _PARAMETER_TABLE = ParameterTable(

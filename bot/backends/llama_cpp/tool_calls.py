@@ -223,7 +223,7 @@ class TextCallParser:
             return self._add_call_text(text)
         self._pending += text
         if self._format is ToolCallFormat.BARE:
-            return self._feed_bare_call()
+            return self._parse_bare_answer()
         markers = _CALL_BEGINNINGS[self._format]
         offsets = [offset for marker in markers if (offset := self._pending.find(marker)) >= 0]
         if offsets:
@@ -261,7 +261,7 @@ class TextCallParser:
         self._call_text = self._call_text[:_MAX_CALL_CHARS]
         return ""
 
-    def _feed_bare_call(self) -> str:
+    def _parse_bare_answer(self) -> str:
         pending_text = self._pending.lstrip()
         if not self._is_answering and pending_text.startswith(("{", _PYTHON_TAG)):
             text, self._pending, self._is_in_call = self._pending, "", True
