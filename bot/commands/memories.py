@@ -412,16 +412,16 @@ class MemoryHandlers:
             except UserError as error:
                 last_problem = error.text
         lines: list[str] = []
-        if file.memories or other_people or file.skipped_count:
+        if file.memories or other_people or file.skipped_entry_count:
             lines.append(translatable("Memories read: {count}", count=stored_memory_count))
         if other_people:
             names = ", ".join([*other_people][:_PAGE_SIZE])
             lines.append(
                 translatable("Left out because they are about other people: {names}", names=names)
             )
-        if file.skipped_count:
+        if file.skipped_entry_count:
             text = translatable(
-                "Left out because they have no usable text: {count}", count=file.skipped_count
+                "Left out because they have no usable text: {count}", count=file.skipped_entry_count
             )
             lines.append(text)
         return [*lines, last_problem] if last_problem else lines

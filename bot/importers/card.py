@@ -71,7 +71,7 @@ class Card:
     spec: CardSpec
     content: Json
     fields: JsonFields = field(compare=False)
-    older_card: Json | None = None
+    v2_card: Json | None = None
     """The V2 card that a PNG may contain for programs that cannot read V3."""
     image: bytes | None = None
     """The PNG without the cards in it."""
@@ -107,7 +107,7 @@ def _parse_card(data: bytes) -> Card:
     if data.startswith(png.SIGNATURE):
         image, v2_json, v3_json = png.read_png(data)
         v2_card = _load_json(v2_json) if v2_json and v3_json else None
-        return replace(_make_card(_load_json(v3_json or v2_json)), image=image, older_card=v2_card)
+        return replace(_make_card(_load_json(v3_json or v2_json)), image=image, v2_card=v2_card)
     if data.startswith(b"PK\x03\x04"):
         card_json, assets = charx.read_charx(data)
         return replace(_make_card(_load_json(card_json)), assets=assets)
@@ -124,7 +124,7 @@ def encode_card(card: Card, container: CardContainer) -> bytes:
         case CardContainer.PNG:
             is_v3 = card.spec is CardSpec.V3
             v3_json = dump_json(card.content) if is_v3 else None
-            v2_card = card.older_card or (_to_v2(card) if is_v3 else card.content)
+            v2_card = card.v2_card or (_to_v2(card) if is_v3 else card.content)
             image = find_character_image(card) or png.blank_image()
             return png.encode_png(image, v2_json=dump_json(v2_card), v3_json=v3_json)
         case CardContainer.CHARX:
@@ -253,7 +253,7 @@ _CARD_KEYS = {
     "order": "insertion_order",
     **{name: name for name in ("comment", "content", "constant", "selective")},
 }
-_WORD_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _UNCHANGED_KEYS = frozenset({"selectiveLogic", "useProbability"})
 
 
@@ -263,7 +263,7 @@ def to_card_entry(entry: object) -> object:
         return entry
     converted_keys = {*_CARD_KEYS, "disable", "extensions"}
     other_fields = {
-        name if name in _UNCHANGED_KEYS else _WORD_BOUNDARY.sub("_", name).lower(): value
+        name if name in _UNCHANGED_KEYS else _CASE_BOUNDARY.sub("_", name).lower(): value
         for name, value in entry.items()
         if name not in converted_keys
     }

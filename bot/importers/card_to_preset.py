@@ -37,7 +37,7 @@ def preset_from_card(
     fields = card.fields
     character_names = card.name, fields.text("nickname")
     data: dict[str, object] = {
-        "name": name or _preset_name(card.name),
+        "name": name or _to_preset_name(card.name),
         "provider": provider,
         "model": model,
         "role_name": clean_name(character_names[1] or character_names[0]) or "character",
@@ -141,7 +141,7 @@ def _read_lorebook(card: Card, source: str) -> Json | None:
     return book
 
 
-def _preset_name(name: str) -> str:
+def _to_preset_name(name: str) -> str:
     cleaned_name = clean_name(name).lstrip(".-~ ")[:MAX_NAME_CHARS] or "character"
     return cleaned_name if find_name_problem(cleaned_name) is None else f"card {cleaned_name}"
 

@@ -43,7 +43,7 @@ class ExportedChat:
     character: str
     """The first character's name."""
     lines: tuple[ChatLine, ...]
-    omitted_count: int = 0
+    omitted_message_count: int = 0
     """The number of omitted messages: those without text or not from a participant."""
 
 
@@ -82,7 +82,7 @@ def read_chat(data: bytes) -> ExportedChat:
     value = _load_json(text)
     match value.values:
         case {"histories": _}:
-            return _read_histories(value)
+            return _merge_histories(value)
         case {"turns": _}:
             turns = _sort_oldest_first(value.list_of_objects("turns"), "create_time")
             return _make_chat([_read_turn(JsonFields(one)) for one in turns])
@@ -107,7 +107,7 @@ def _load_json(text: str, line: int = 1) -> JsonFields:
     except JsonSyntaxError as error:
         raise UserError.translatable(
             "Line {line} of the file is not valid JSON: {problem}",
-            line=line + error.line - 1,
+            line=line + error.line_number - 1,
             problem=error.problem,
         ) from None
 
@@ -121,7 +121,7 @@ def _read_row(row: JsonFields) -> ChatLine | None:
     return ChatLine(row.text("name"), text, row.flag("is_user"))
 
 
-def _read_histories(file: JsonFields) -> ExportedChat:
+def _merge_histories(file: JsonFields) -> ExportedChat:
     """Read all chats with a character, as exported from Character.AI's first version."""
     histories = JsonFields(file.values.get("histories")).list_of_objects("histories")
     lines = []

@@ -53,7 +53,7 @@ _MAX_NUMBER_CHARS = 70  # 64 binary digits with sign and prefix
 _FIELDS_BY_TYPE: Mapping[str, Mapping[str, str]] = tomllib.loads(
     (Path(__file__).parent / "go_types.toml").read_text("utf-8")
 )
-_WORD_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 # Types that ollama prints as JSON, with keys in their original order.
 _TYPES_PRINTED_AS_JSON = frozenset({"tool", "list of tool", "declared"})
@@ -64,37 +64,37 @@ def _read_template(name: str) -> str:
 
 
 # Consecutive messages with the same role are merged, and `.System` is all system messages together.
-_MERGE_TEMPLATE = _read_template("go_messages")
+_MESSAGES_TEMPLATE = _read_template("go_messages")
 # An exchange is a system message, a prompt, and a response; each may be missing.
 _TURN_LOOP_START = _read_template("go_turns")
 # Go escapes these three characters in JSON.
 _AS_JSON_MACRO = _read_template("go_json")
 
 
-class _Value(NamedTuple):
+class _GoValue(NamedTuple):
     """A Jinja expression and the Go type of its value."""
 
     source: str
     go_type: str = "any"
 
 
-_ROOT_VALUE = _Value("", "root")
-_MISSING_VALUE = _Value("none", "nothing")  # the value of a missing key
+_ROOT_VALUE = _GoValue("", "root")
+_MISSING_VALUE = _GoValue("none", "nothing")  # the value of a missing key
 _LITERALS = {
-    "true": _Value("true", "bool"),
-    "false": _Value("false", "bool"),
+    "true": _GoValue("true", "bool"),
+    "false": _GoValue("false", "bool"),
     "nil": _MISSING_VALUE,
 }
 _MESSAGES_ROOT_FIELDS = {
-    "System": _Value('(chat.system | join("\\n\\n"))', "text"),
-    "Messages": _Value("chat.messages", "list of message"),
-    "Tools": _Value("(tools or [])", "list of tool"),
-    "Response": _Value('""', "text"),
+    "System": _GoValue('(chat.system | join("\\n\\n"))', "text"),
+    "Messages": _GoValue("chat.messages", "list of message"),
+    "Tools": _GoValue("(tools or [])", "list of tool"),
+    "Response": _GoValue('""', "text"),
 }
 _TURN_ROOT_FIELDS = {
-    "System": _Value("turn.system", "text"),
-    "Prompt": _Value("turn.prompt", "text"),
-    "Response": _Value("turn.response", "text"),
+    "System": _GoValue("turn.system", "text"),
+    "Prompt": _GoValue("turn.prompt", "text"),
+    "Response": _GoValue("turn.response", "text"),
 }
 
 
@@ -112,9 +112,9 @@ def jinja_from_go(source: str) -> str:
     assigned_names = {name.text for name, operator in pairwise(tokens) if operator.text == "="}
     root_fields = _TURN_ROOT_FIELDS if uses_turns else _MESSAGES_ROOT_FIELDS
     translator = _Translator(tokens, root_fields, assigned_names=assigned_names, indent=uses_turns)
-    translator.translate()
+    translator.translate_tokens()
     prelude = [_AS_JSON_MACRO] if translator.prints_json else []
-    prelude += [_MERGE_TEMPLATE, *(["{%- set var = namespace() %}"] if assigned_names else [])]
+    prelude += [_MESSAGES_TEMPLATE, *(["{%- set var = namespace() %}"] if assigned_names else [])]
     loop_lines = ([_TURN_LOOP_START], ["{%- endfor %}"]) if uses_turns else ([], [])
     return "\n".join([*prelude, *loop_lines[0], *translator.lines, *loop_lines[1]])
 
@@ -188,7 +188,7 @@ class _Translator:
     def __init__(
         self,
         tokens: Sequence[_Token],
-        root_fields: Mapping[str, _Value],
+        root_fields: Mapping[str, _GoValue],
         *,
         assigned_names: Collection[str],
         indent: int,
@@ -206,7 +206,7 @@ class _Translator:
         self.lines: list[str] = []
         self.prints_json = False
 
-    def translate(self) -> None:
+    def translate_tokens(self) -> None:
         end_token = self._translate_nodes()
         if end_token.kind != "eof":
             raise self._error(marked("unexpected {{{{{word}}}}}"), word=end_token.text)
@@ -259,11 +259,11 @@ class _Translator:
                 self._emit(f"{{%- {keyword} %}}")
             case _:
                 start_position = self._position
-                value, variables, is_declared = self._read_pipeline("command")
+                value, variables, is_declaration = self._read_pipeline("command")
                 if variables:
-                    self._set_variable(variables[0], value, is_declared=is_declared)
+                    self._set_variable(variables[0], value, is_declaration=is_declaration)
                 else:
-                    self._emit(f"{{{{- {self._printed_source(value)} }}}}")
+                    self._emit(f"{{{{- {self._to_text_source(value)} }}}}")
                 self._has_printed_response |= self._root_fields is _TURN_ROOT_FIELDS and any(
                     token.kind == "field" and "Response" in token.field_names
                     for token in self._tokens[start_position : self._position]
@@ -272,12 +272,12 @@ class _Translator:
     def _translate_condition(self, keyword: str, *, is_chained: bool = False) -> None:
         """Translate `if` or `with`, including a chain of `else if` that ends at a single `end`."""
         with self._nested_scope():
-            value, variables, is_declared = self._read_pipeline(keyword)
+            value, variables, is_declaration = self._read_pipeline(keyword)
             is_elif = is_chained and keyword == "if" and not variables
             if is_chained and not is_elif:
                 self._emit("{%- else %}")
             if variables:
-                value = self._set_variable(variables[0], value, is_declared=is_declared)
+                value = self._set_variable(variables[0], value, is_declaration=is_declaration)
             self._emit(f"{{%- {'elif' if is_elif else 'if'} {value.source} %}}")
             outer_dot = self._dot
             self._dot = value if keyword == "with" else outer_dot
@@ -293,18 +293,20 @@ class _Translator:
             self._loop_depth += 1
             if self._loop_depth > _MAX_LOOPS:
                 raise self._error(marked("ranges nested deeper than {limit}"), limit=_MAX_LOOPS)
-            item = _Value(self._unique_name("item"), _element_type(container.go_type))
+            item = _GoValue(self._make_unique_name("item"), _element_type(container.go_type))
             index_source, loop_target, source = "loop.index0", item.source, container.source
             if container.go_type.startswith("map of "):
-                index_source = self._unique_name("key")  # Go iterates over maps by key
+                index_source = self._make_unique_name("key")  # Go iterates over maps by key
                 loop_target, source = f"{index_source}, {loop_target}", f"{source} | dictsort(true)"
             elif container.go_type == "nothing":
                 source = "[]"
             self._emit(f"{{%- for {loop_target} in {source} %}}")
             outer_dot, self._dot = self._dot, item
-            for name, value in zip(reversed(variables), (item, _Value(index_source)), strict=False):
+            for name, value in zip(
+                reversed(variables), (item, _GoValue(index_source)), strict=False
+            ):
                 if name != "$_":
-                    self._set_variable(name, value, is_declared=True)
+                    self._set_variable(name, value, is_declaration=True)
             end_token = self._translate_body()
             self._dot = outer_dot
             self._loop_depth -= 1
@@ -326,12 +328,12 @@ class _Translator:
             raise self._error(marked("expected end; found {{{{else}}}}"))
         self._expect("}}", "end")
 
-    def _set_variable(self, name: str, value: _Value, *, is_declared: bool) -> _Value:
+    def _set_variable(self, name: str, value: _GoValue, *, is_declaration: bool) -> _GoValue:
         """Assign and return a variable; keep it in a Jinja namespace if it is assigned again."""
-        if is_declared:
-            unique_name = self._unique_name("go_" + name.removeprefix("$"))
+        if is_declaration:
+            unique_name = self._make_unique_name("go_" + name.removeprefix("$"))
             source = f"var.{unique_name}" if name in self._assigned_names else unique_name
-            self._variables[name] = _Value(source, value.go_type)
+            self._variables[name] = _GoValue(source, value.go_type)
         variable = self._variables[name]
         self._emit(f"{{%- set {variable.source} = {value.source} %}}")
         return variable
@@ -344,7 +346,7 @@ class _Translator:
         self._variables = outer_variables
         self._nesting_depth -= 1
 
-    def _unique_name(self, name: str) -> str:
+    def _make_unique_name(self, name: str) -> str:
         self._used_names[name] += 1
         return name if self._used_names[name] == 1 else f"{name}_{self._used_names[name]}"
 
@@ -353,17 +355,17 @@ class _Translator:
 
     def _read_pipeline(
         self, context: str, closing_text: str = "}}"
-    ) -> tuple[_Value, tuple[str, ...], bool]:
+    ) -> tuple[_GoValue, tuple[str, ...], bool]:
         """Read `$x := a | b`; return the value, the variables, and whether they are declared."""
         self._enter_scope()
-        variables, is_declared = self._read_variables(context)
+        variables, is_declaration = self._read_variables(context)
         value = self._read_command(context, [])
         while self._peek().text == "|":
             self._position += 1
             value = self._read_command(context, [value])
         self._expect(closing_text, context)
         self._nesting_depth -= 1
-        return value, variables, is_declared
+        return value, variables, is_declaration
 
     def _read_variables(self, context: str) -> tuple[tuple[str, ...], bool]:
         """Read `$x :=`, `$x =` or, in a range, `$i, $x :=`, if present.
@@ -385,9 +387,9 @@ class _Translator:
         self._position = start_position
         return (), False
 
-    def _read_command(self, context: str, piped_values: Sequence[_Value]) -> _Value:
+    def _read_command(self, context: str, piped_values: Sequence[_GoValue]) -> _GoValue:
         first_token = self._peek()
-        operands: list[_Value] = []
+        operands: list[_GoValue] = []
         is_call = first_token.kind == "name" and first_token.text in _GO_FUNCTIONS
         self._position += is_call
         while not (self._peek().kind in {"}}", "closing", "eof"} or self._peek().text == "|"):
@@ -400,15 +402,15 @@ class _Translator:
             raise self._unsupported_error(marked("an argument of something other than a function"))
         return operands[0]
 
-    def _read_operand(self, context: str) -> _Value:
+    def _read_operand(self, context: str) -> _GoValue:
         token = self._next()
         match token.kind, token.text:
             case "string", text:
                 is_raw_string = text.startswith("`")
                 value = text[1:-1].replace("\r", "") if is_raw_string else ast.literal_eval(text)
-                return _Value(_quote(value), "text")
+                return _GoValue(_quote(value), "text")
             case "number", text:
-                return _Value(repr(self._parse_number(text)), "number")
+                return _GoValue(repr(self._parse_number(text)), "number")
             case "field", _:
                 return self._access_fields(self._dot, token.field_names)
             case "variable", text:
@@ -426,71 +428,71 @@ class _Translator:
             case _:
                 raise self._unexpected_error(token, context)
 
-    def _access_fields(self, value: _Value, names: Sequence[str]) -> _Value:
+    def _access_fields(self, value: _GoValue, names: Sequence[str]) -> _GoValue:
         for name in names:
             value = self._access_field(value, name)
         return value
 
-    def _access_field(self, value: _Value, name: str) -> _Value:
+    def _access_field(self, value: _GoValue, name: str) -> _GoValue:
         match value.go_type:
             case "root":
                 return self._root_fields.get(name, _MISSING_VALUE)
             case "any" | "nothing" | "object":
-                return _Value(f"{value.source}.{name}")
+                return _GoValue(f"{value.source}.{name}")
             case kind if kind.startswith("map of "):
-                return _Value(f"{value.source}[{_quote(name)}]", _element_type(kind))
+                return _GoValue(f"{value.source}[{_quote(name)}]", _element_type(kind))
             case kind if name in _FIELDS_BY_TYPE.get(kind, {}):
                 value_type = _FIELDS_BY_TYPE[kind][name]
-                source = f"{value.source}.{_WORD_BOUNDARY.sub('_', name).lower()}"
+                source = f"{value.source}.{_CASE_BOUNDARY.sub('_', name).lower()}"
                 default = {"list": "[]", "map": "{}"}.get(value_type.partition(" of ")[0])
-                return _Value(f"({source} or {default})" if default else source, value_type)
+                return _GoValue(f"({source} or {default})" if default else source, value_type)
             case kind:
                 construct = marked("the field .{name} of a {kind}")
                 raise self._unsupported_error(construct, name=name, kind=kind)
 
-    def _translate_call(self, name: str, args: list[_Value]) -> _Value:
+    def _translate_call(self, name: str, args: list[_GoValue]) -> _GoValue:
         sources = [value.source for value in args]
         match name, args:
             case "currentDate", []:
-                return _Value('strftime_now("%Y-%m-%d")', "text")
+                return _GoValue('strftime_now("%Y-%m-%d")', "text")
             case "not", [_]:
-                return _Value(f"(not {sources[0]})", "bool")
+                return _GoValue(f"(not {sources[0]})", "bool")
             case "and" | "or", [_, *_]:
                 arg_types = {value.go_type for value in args}
                 kind = arg_types.pop() if len(arg_types) == 1 else "any"
-                return _Value(_join_sources(f" {name} ", sources), kind)
+                return _GoValue(_join_sources(f" {name} ", sources), kind)
             case "len", [_]:
-                return _Value(f"({sources[0]} | length)", "number")
+                return _GoValue(f"({sources[0]} | length)", "number")
             case "index", [container, _, *_]:
                 for key in sources[1:]:
                     source = f"{container.source}[{key}]"
-                    container = _Value(source, _element_type(container.go_type))
+                    container = _GoValue(source, _element_type(container.go_type))
                 return container
             case "slice", [container, *_] if len(args) <= 3:
                 slice_bounds = ":".join(sources[1:]) + (":" if len(args) < 3 else "")
-                return _Value(f"{sources[0]}[{slice_bounds}]", container.go_type)
+                return _GoValue(f"{sources[0]}[{slice_bounds}]", container.go_type)
             case _ if name in _COMPARISON_OPERATORS and len(args) >= 2:
                 # Only `eq` accepts several values, one of which must match.
                 comparisons = [
                     f"{sources[0]} {_COMPARISON_OPERATORS[name]} {other}" for other in sources[1:]
                 ]
-                return _Value(_join_sources(" or ", comparisons), "bool")
+                return _GoValue(_join_sources(" or ", comparisons), "bool")
             case _:
                 return self._translate_text_call(name, args)
 
-    def _translate_text_call(self, name: str, args: list[_Value]) -> _Value:
+    def _translate_text_call(self, name: str, args: list[_GoValue]) -> _GoValue:
         match name, args:
             case "json", [value]:
                 return self._convert_to_json(value)
             case "print", [_, *_] if len(args) == 1 or {one.go_type for one in args} == {"text"}:
-                return _Value(_join_sources(" ~ ", list(map(self._printed_source, args))), "text")
+                return _GoValue(_join_sources(" ~ ", list(map(self._to_text_source, args))), "text")
             case "printf", [template, *arguments]:
                 return self._translate_printf(template.source, arguments)
             case _:
                 construct = marked("the function {name} with {count} arguments")
                 raise self._unsupported_error(construct, name=name, count=len(args))
 
-    def _translate_printf(self, template: str, args: Sequence[_Value]) -> _Value:
+    def _translate_printf(self, template: str, args: Sequence[_GoValue]) -> _GoValue:
         if not template.startswith('"'):
             raise self._unsupported_error(marked("printf without a literal format"))
         arguments = iter(args)
@@ -499,15 +501,15 @@ class _Translator:
             if verb[0] == "%%":
                 return "%"
             if verb[0] in {"%s", "%v", "%d"} and (argument := next(arguments, None)):
-                return f'" ~ {self._printed_source(argument)} ~ "'
+                return f'" ~ {self._to_text_source(argument)} ~ "'
             raise self._unsupported_error(marked("printf with {verb}"), verb=verb[0])
 
         source = f"({_FORMAT_VERB.sub(replace_verb, template)})"
         if next(arguments, None):
             raise self._unsupported_error(marked("printf with more arguments than verbs"))
-        return _Value(source, "text")
+        return _GoValue(source, "text")
 
-    def _printed_source(self, value: _Value) -> str:
+    def _to_text_source(self, value: _GoValue) -> str:
         match value.go_type:
             case "text" | "number" | "any":
                 return value.source
@@ -525,9 +527,9 @@ class _Translator:
             case kind:
                 raise self._unsupported_error(marked("printing an entire {kind}"), kind=kind)
 
-    def _convert_to_json(self, value: _Value) -> _Value:
+    def _convert_to_json(self, value: _GoValue) -> _GoValue:
         self.prints_json = True
-        return _Value(f"as_json({value.source})", "text")
+        return _GoValue(f"as_json({value.source})", "text")
 
     def _parse_number(self, text: str) -> int | float:
         if len(text) <= _MAX_NUMBER_CHARS:
@@ -537,7 +539,7 @@ class _Translator:
         problem = marked('bad number syntax: "{token}"')
         raise self._error(problem, token=text[:_MAX_NUMBER_CHARS])
 
-    def _find_variable(self, name: str) -> _Value:
+    def _find_variable(self, name: str) -> _GoValue:
         if name not in self._variables:
             raise self._error(marked('undefined variable "{variable}"'), variable=name)
         return self._variables[name]

@@ -25,7 +25,7 @@ _NAMES_BEHAVIORS = {"none", "force", "always"}
 _NAMING_MODE_BY_BEHAVIOR = {"none": "not_add", "force": "default", "always": "add"}
 
 
-def instruct_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
+def convert_instruct_template(data: Json) -> tuple[dict[str, object], list[str]]:
     """Convert a SillyTavern instruct template to preset keys and notes; raise `PresetError`."""
     fields = JsonFields(data)
     expands_macros = bool(data.get("macro", True))
@@ -39,7 +39,7 @@ def instruct_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
         "macros": True,
         "user_name_in_message": builder.naming_mode,
         "stop_sequences": _stop_sequences(texts, data),
-        "template": builder.jinja,
+        "template": builder.jinja_source,
         "names_in_template": builder.has_names,
     }
     ignored_keys = [key for key in ("activation_regex", "last_system_sequence") if data.get(key)]
@@ -56,8 +56,8 @@ class _InstructTemplateBuilder:
     def __init__(self, texts: Mapping[str, str], data: Json, *, expands_macros: bool) -> None:
         self._texts = texts
         self._newline = "\n" if data.get("wrap", True) else ""
-        self._narrates_as_user = bool(data.get("system_same_as_user"))
-        self._names_behavior = _names_behavior(data)
+        self._formats_system_as_user = bool(data.get("system_same_as_user"))
+        self._names_behavior = _read_names_behavior(data)
         self._expands_macros = expands_macros
         self._uses_name_macros = expands_macros and any(
             _MACRO.search(text) for key, text in texts.items() if key != "stop_sequence"
@@ -71,18 +71,18 @@ class _InstructTemplateBuilder:
         return "add" if self._uses_name_macros else _NAMING_MODE_BY_BEHAVIOR[self._names_behavior]
 
     @property
-    def jinja(self) -> str:
+    def jinja_source(self) -> str:
         texts, newline = self._texts, self._newline
         input_sequence, output_sequence = texts["input_sequence"], texts["output_sequence"]
         first_input_sequence = texts["first_input_sequence"] or input_sequence
         newest_input_sequence = texts["last_input_sequence"]
         first_output_sequence = texts["first_output_sequence"] or output_sequence
-        narrator = "input" if self._narrates_as_user else "system"
+        system_kind = "input" if self._formats_system_as_user else "system"
         story_prefix = texts["story_string_prefix"] or texts["system_sequence_prefix"]
         story_suffix = texts["story_string_suffix"] or texts["system_sequence_suffix"]
         if not story_prefix and not story_suffix:
             story_prefix, story_suffix = texts["system_sequence"], texts["system_suffix"] or newline
-        prefix, suffix = texts[f"{narrator}_sequence"], texts[f"{narrator}_suffix"] or newline
+        prefix, suffix = texts[f"{system_kind}_sequence"], texts[f"{system_kind}_suffix"] or newline
         return _JINJA_LAYOUT.substitute(
             alignment=self._alignment_message(first_input_sequence),
             story=self._message_template(story_prefix, story_suffix, "'System'"),
@@ -102,12 +102,12 @@ class _InstructTemplateBuilder:
         name = "(user or '')"
         prefix = self._jinja_expression(self._put_on_own_line(sequence), name)
         suffix = self._jinja_expression(self._texts["input_suffix"] or self._newline, name)
-        label = self._name_label(name)
+        label = self._name_label_expression(name)
         return _output_tag(prefix, label, _quote(text), suffix) if text else ""
 
     def _turn_template(self, sequence: str, kind: str) -> str:
         suffix = self._texts[f"{kind}_suffix"] or self._newline
-        return self._message_template(sequence, suffix, "name", self._name_label("name"))
+        return self._message_template(sequence, suffix, "name", self._name_label_expression("name"))
 
     def _message_template(self, prefix: str, suffix: str, name: str, label: str = "") -> str:
         on_new_line = "true" if not self._newline or suffix.endswith("\n") else "false"
@@ -125,27 +125,27 @@ class _InstructTemplateBuilder:
         newline = "{%- if not ns.on_new_line -%}{{- '\\n' -}}{%- endif -%}" if self._newline else ""
         nameless_sequence = self._put_on_own_line(sequence.rstrip() if self._newline else sequence)
         plain_tag = _output_tag(self._jinja_expression(nameless_sequence, name))
-        label = self._name_label(name, separator=":")
+        label = self._name_label_expression(name, separator=":")
         if not label:
             return newline + plain_tag
         # SillyTavern does this for Mistral's sequences.
         space = output[-1:] if last and output[-1:].isspace() and not last[-1:].isspace() else ""
         tag = _output_tag(self._jinja_expression(sequence + self._newline + space, name), label)
         return (
-            f"{newline}{{%- if {self._name_condition} -%}}{tag}{{%- else -%}}"
+            f"{newline}{{%- if {self._condition_for_names} -%}}{tag}{{%- else -%}}"
             f"{plain_tag}{{%- endif -%}}"
         )
 
     @property
-    def _name_condition(self) -> str:
+    def _condition_for_names(self) -> str:
         """The Jinja condition for showing names; SillyTavern's `force` means only in groups."""
         return "char and is_group" if self._names_behavior == "force" else "char"
 
-    def _name_label(self, name: str, separator: str = ": ") -> str:
+    def _name_label_expression(self, name: str, separator: str = ": ") -> str:
         """Return a Jinja expression for the speaker's name before a text, or "" without names."""
         if self._names_behavior == "none" or not self.has_names:
             return ""
-        return f"({name} ~ {_quote(separator)} if {name} and {self._name_condition} else '')"
+        return f"({name} ~ {_quote(separator)} if {name} and {self._condition_for_names} else '')"
 
     def _put_on_own_line(self, sequence: str) -> str:
         return sequence + self._newline if sequence else ""
@@ -165,7 +165,7 @@ class _InstructTemplateBuilder:
         return " ~ ".join(part for part in expressions if part != '""')
 
 
-def _names_behavior(data: Json) -> str:
+def _read_names_behavior(data: Json) -> str:
     """Return when to show names: "none", "force" (in groups) or "always"; also read old flags."""
     names_behavior = data.get("names_behavior")
     if isinstance(names_behavior, str) and names_behavior in _NAMES_BEHAVIORS:
@@ -215,7 +215,7 @@ def _stop_sequences(texts: Mapping[str, str], data: Json) -> Sequence[str]:
 _CONTROL_TOKEN = re.compile(r"<[|/a-z]|\[/?(INST|SYSTEM)|<<", re.IGNORECASE)
 
 
-def context_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
+def convert_context_template(data: Json) -> tuple[dict[str, object], list[str]]:
     fields = JsonFields(data)
     notes = [
         f"{key} is omitted: a template has its own separators between messages"
@@ -226,7 +226,7 @@ def context_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
     return {"story_string": story_string, "macros": True}, notes
 
 
-def system_prompt_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
+def convert_system_prompt(data: Json) -> tuple[dict[str, object], list[str]]:
     fields = JsonFields(data)
     keys: dict[str, object] = {
         "system": fields.text("content").strip() or None,
@@ -246,19 +246,19 @@ def _without_control_tokens(text: str) -> str:
     return head + story + tail
 
 
-_DEFAULT_START_TEXTS = {
+_ALPACA_START_TEXTS = {
     "system": "\n### Instruction:\n",
     "user": "\n### Instruction:\n",
     "assistant": "\n### Response:\n",
 }
 
 
-def adapter_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
+def convert_koboldcpp_adapter(data: Json) -> tuple[dict[str, object], list[str]]:
     """Convert a KoboldCpp adapter to preset keys and notes; missing texts are Alpaca's."""
     fields = JsonFields(data)
     prefixes = {
         role: default if data.get(f"{role}_start") is None else fields.text(f"{role}_start")
-        for role, default in _DEFAULT_START_TEXTS.items()
+        for role, default in _ALPACA_START_TEXTS.items()
     }
     suffixes = {role: fields.text(f"{role}_end") for role in prefixes}
     opening_text = fields.text("assistant_gen") or prefixes["assistant"]

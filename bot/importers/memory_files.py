@@ -40,7 +40,7 @@ class MemoryFile:
     """The memories, with the importing person as author; a character's key is its name."""
     other_people: tuple[str, ...] = ()
     """The names of other people in the file; memories about them are not imported."""
-    skipped_count: int = 0
+    skipped_entry_count: int = 0
     """The number of entries without usable text."""
     chat: ExportedChat | None = None
     card: bytes | None = None
@@ -134,13 +134,13 @@ def _read_card(
     lore_entries = [one for one in entries if _find_troupe_fields(one) is None]
     extensions = {**(JsonFields(fields).object_or_none("extensions") or {})}
     rows = JsonFields(extensions.pop(_TROUPE_KEY, None)).list_of_objects("chat")
-    remaining_fields = {**fields, "extensions": extensions}
+    cleaned_fields = {**fields, "extensions": extensions}
     if memory_entries:
-        remaining_fields["character_book"] = {**book.values, "entries": lore_entries}
+        cleaned_fields["character_book"] = {**book.values, "entries": lore_entries}
     return replace(
         _read_rows(_read_entries(memory_entries), base_memory),
         chat=parse_rows([JsonFields(one) for one in rows]) if rows else None,
-        card=json.dumps({**card, "data": remaining_fields}, ensure_ascii=False).encode(),
+        card=json.dumps({**card, "data": cleaned_fields}, ensure_ascii=False).encode(),
     )
 
 
@@ -161,7 +161,7 @@ def _read_rows(rows: Sequence[tuple[str, object]], base_memory: Memory) -> Memor
             count=len(rows),
             limit=MAX_MEMORIES,
         )
-    memories, other_names, skipped_count = [], dict[str, None](), 0
+    memories, other_names, skipped_entry_count = [], dict[str, None](), 0
     for text, fields in rows:
         match _read_memory(text, JsonFields(fields), base_memory):
             case Memory() as memory:
@@ -169,8 +169,8 @@ def _read_rows(rows: Sequence[tuple[str, object]], base_memory: Memory) -> Memor
             case str(name):
                 other_names[name] = None
             case None:
-                skipped_count += 1
-    return MemoryFile(tuple(memories), tuple(other_names), skipped_count)
+                skipped_entry_count += 1
+    return MemoryFile(tuple(memories), tuple(other_names), skipped_entry_count)
 
 
 def _read_memory(text: str, fields: JsonFields, base_memory: Memory) -> Memory | str | None:

@@ -177,9 +177,9 @@ _ENGINE_PARAMETERS = frozenset(
 )
 """Parameters that configure ollama's engine, and two that it now ignores."""
 
-_SKIPPED_NAMES = _OMITTED_COMMANDS | {"model", "template", "system", "message", "stop"}
+_NON_PARAMETER_COMMANDS = _OMITTED_COMMANDS | {"model", "template", "system", "message", "stop"}
 _DEFAULT_CONTEXT_TOKENS = 4096  # tokens, if `num_ctx` is missing
-_ANSWER_DIVISOR = 4  # of the context, reserved for the answer if `num_predict` is missing
+_CONTEXT_PER_ANSWER = 4  # the answer gets a quarter of the context if `num_predict` is missing
 
 
 def preset_from_modelfile(
@@ -264,9 +264,11 @@ def _list_commands(preset: Preset) -> Iterator[ModelfileCommand]:
         yield ModelfileCommand("system", preset.system)
     for key, value in parameters.items():
         if key not in STRING_TEMPLATES and value is not None:
-            yield _parameter_command(preset, key, value)
+            yield _make_parameter_command(preset, key, value)
     if preset.max_input_tokens is not None:
-        answer = parameters.get("max_tokens") or preset.max_input_tokens // (_ANSWER_DIVISOR - 1)
+        answer = parameters.get("max_tokens") or preset.max_input_tokens // (
+            _CONTEXT_PER_ANSWER - 1
+        )
         yield ModelfileCommand("num_ctx", str(preset.max_input_tokens + int(answer)))
     for stop in preset.stop_sequences:
         yield ModelfileCommand("stop", stop)
@@ -279,7 +281,7 @@ def _list_commands(preset: Preset) -> Iterator[ModelfileCommand]:
         yield ModelfileCommand("message", f"{message.role}: {message.text}")
 
 
-def _parameter_command(preset: Preset, key: str, value: object) -> ModelfileCommand:
+def _make_parameter_command(preset: Preset, key: str, value: object) -> ModelfileCommand:
     name = "num_predict" if key == "max_tokens" else key
     if name not in _PARAMETER_TYPES:
         raise PresetError.translatable(
@@ -327,7 +329,7 @@ def _parse_parameters(arguments: Mapping[str, str]) -> dict[str, Any]:
     for name, text in arguments.items():
         if name in _PARAMETER_TYPES:
             parameters[name] = _parse_number(name, text)
-        elif name not in _ENGINE_PARAMETERS | _SKIPPED_NAMES:
+        elif name not in _ENGINE_PARAMETERS | _NON_PARAMETER_COMMANDS:
             names = difflib.get_close_matches(name, [*_PARAMETER_TYPES, "stop"], n=1, cutoff=0.75)
             hint = (
                 translatable("; did you mean {name}?", name=repr(names[0])) if names else EMPTY_TEXT
@@ -351,7 +353,7 @@ def _token_budget(arguments: Mapping[str, str]) -> dict[str, int]:
     if context_tokens <= 0:
         return {}
     if not 0 < answer_tokens < context_tokens:
-        answer_tokens = context_tokens // _ANSWER_DIVISOR
+        answer_tokens = context_tokens // _CONTEXT_PER_ANSWER
     return {"max_input_tokens": max(1, context_tokens - answer_tokens)}
 
 
@@ -447,5 +449,5 @@ def _find_block_end(text_until_answer: str, text_until_end: str) -> int | None:
     while text_until_end[position + 1 : position + 2] == "\n":
         position += 1
     block = text_until_end[: position + 1]
-    has_end = bool(text_until_end[position + 1 :].strip())
-    return position if position >= 0 and has_end and text_until_answer.startswith(block) else None
+    has_tail = bool(text_until_end[position + 1 :].strip())
+    return position if position >= 0 and has_tail and text_until_answer.startswith(block) else None

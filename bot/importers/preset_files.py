@@ -8,15 +8,15 @@ from typing import TypeAlias
 from bot.errors import PresetError
 from bot.importers.file_kinds import FileKind, detect_file_kind
 from bot.importers.instruct_templates import (
-    adapter_preset_keys,
-    context_preset_keys,
-    instruct_preset_keys,
-    system_prompt_preset_keys,
+    convert_context_template,
+    convert_instruct_template,
+    convert_koboldcpp_adapter,
+    convert_system_prompt,
 )
 from bot.importers.modelfile import modelfile_notes, parse_modelfile, preset_from_modelfile
 from bot.importers.sillytavern_settings import (
-    chat_completion_preset_keys,
-    sampler_preset_keys,
+    convert_chat_completion_preset,
+    convert_sampler_preset,
     unsupported_feature_notes,
 )
 from bot.prompting.presets.fields import MAX_NAME_CHARS, STRING_TEMPLATES
@@ -57,7 +57,7 @@ def preset_from_text(
     """
     source = str(file)
     is_json = text.lstrip().startswith(_JSON_STARTS)
-    keys_and_notes = _keys_from_other_program(text, source) if is_json else None
+    keys_and_notes = _convert_other_program_file(text, source) if is_json else None
     if keys_and_notes is None:
         if base is not None:
             if is_json:
@@ -65,7 +65,7 @@ def preset_from_text(
             raise PresetError.translatable(
                 "{file} is a complete preset; import it without --into", file=file
             )
-        convert = _from_preset_json if is_json else _from_modelfile
+        convert = _import_preset_json if is_json else _import_modelfile
         return convert(text, file, name, provider)
     keys, notes = keys_and_notes
     if base is not None:
@@ -76,7 +76,7 @@ def preset_from_text(
     return ImportedPreset(preset, [*notes, *unsupported_feature_notes(preset)])
 
 
-def _from_preset_json(
+def _import_preset_json(
     text: str, file: Path, name: str | None, provider: str | None
 ) -> ImportedPreset:
     preset = parse_preset(text, str(file))
@@ -85,7 +85,7 @@ def _from_preset_json(
     return ImportedPreset(validate_preset(data, str(file)), [])
 
 
-def _from_modelfile(
+def _import_modelfile(
     text: str, file: Path, name: str | None, provider: str | None
 ) -> ImportedPreset:
     if detect_file_kind(text.encode()) is not FileKind.MODELFILE:
@@ -113,7 +113,7 @@ def _from_modelfile(
     return ImportedPreset(preset, [*notes, *modelfile_notes(modelfile)])
 
 
-def _keys_from_other_program(text: str, source: str) -> _KeysAndNotes | None:
+def _convert_other_program_file(text: str, source: str) -> _KeysAndNotes | None:
     """Return preset keys and notes for a JSON file of another program, or None for other text."""
     try:
         data = read_json(text).value
@@ -133,7 +133,7 @@ def _keys_from_other_program(text: str, source: str) -> _KeysAndNotes | None:
     return {**keys, **({"name": name_in_file} if isinstance(name_in_file, str) else {})}, notes
 
 
-def _role_text_preset_keys(data: Mapping[str, object]) -> _KeysAndNotes:
+def _convert_chat_template_json(data: Mapping[str, object]) -> _KeysAndNotes:
     sampling_keys = SAMPLING_KEYS - {"session_len"}
     sampling = {key: one for key, one in data.items() if key in sampling_keys and one is not None}
     role_texts = {key: value for key, value in data.items() if key not in SAMPLING_KEYS}
@@ -142,12 +142,12 @@ def _role_text_preset_keys(data: Mapping[str, object]) -> _KeysAndNotes:
     return keys | ({"name": name} if isinstance(name, str) else {}), []
 
 
-def _master_export_preset_keys(data: Mapping[str, object]) -> _KeysAndNotes:
+def _convert_master_export(data: Mapping[str, object]) -> _KeysAndNotes:
     part_converters: tuple[tuple[str, _Converter], ...] = (
-        ("instruct", instruct_preset_keys),
-        ("context", context_preset_keys),
-        ("sysprompt", system_prompt_preset_keys),
-        ("preset", sampler_preset_keys),
+        ("instruct", convert_instruct_template),
+        ("context", convert_context_template),
+        ("sysprompt", convert_system_prompt),
+        ("preset", convert_sampler_preset),
     )
     keys: dict[str, object] = {}
     notes: list[str] = []
@@ -162,14 +162,14 @@ def _master_export_preset_keys(data: Mapping[str, object]) -> _KeysAndNotes:
 
 _Converter: TypeAlias = Callable[[Mapping[str, object]], _KeysAndNotes]
 _CONVERTERS: Mapping[FileKind, _Converter] = {
-    FileKind.INSTRUCT: instruct_preset_keys,
-    FileKind.CONTEXT: context_preset_keys,
-    FileKind.SYSTEM_PROMPT: system_prompt_preset_keys,
-    FileKind.SAMPLER: sampler_preset_keys,
-    FileKind.CHAT_COMPLETION: chat_completion_preset_keys,
-    FileKind.MASTER_EXPORT: _master_export_preset_keys,
-    FileKind.KOBOLDCPP_ADAPTER: adapter_preset_keys,
-    FileKind.CHAT_TEMPLATE_JSON: _role_text_preset_keys,
+    FileKind.INSTRUCT: convert_instruct_template,
+    FileKind.CONTEXT: convert_context_template,
+    FileKind.SYSTEM_PROMPT: convert_system_prompt,
+    FileKind.SAMPLER: convert_sampler_preset,
+    FileKind.CHAT_COMPLETION: convert_chat_completion_preset,
+    FileKind.MASTER_EXPORT: _convert_master_export,
+    FileKind.KOBOLDCPP_ADAPTER: convert_koboldcpp_adapter,
+    FileKind.CHAT_TEMPLATE_JSON: _convert_chat_template_json,
     FileKind.LOREBOOK: lambda data: ({"lorebook": dict(data)}, []),
 }
 

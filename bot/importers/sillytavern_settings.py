@@ -20,7 +20,7 @@ _SAMPLERS = tomllib.loads((Path(__file__).parent / "samplers.toml").read_text("u
 _SAMPLER_ORDER_KEYS = ("order", "sampler_order", "sampler_priority", "samplers")
 
 
-def sampler_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
+def convert_sampler_preset(data: Json) -> tuple[dict[str, object], list[str]]:
     """Convert a sampler preset to preset keys; also return notes about what was omitted."""
     fields = JsonFields(data)
     parameters: dict[str, object] = {}
@@ -158,10 +158,10 @@ _FORMAT_PLACEHOLDERS = {
 """For each prompt marker, the key of the format string for its content."""
 
 
-def chat_completion_preset_keys(data: Json) -> tuple[dict[str, object], list[str]]:
+def convert_chat_completion_preset(data: Json) -> tuple[dict[str, object], list[str]]:
     """Convert a chat completion preset to our keys; also return notes about what was omitted."""
     fields = JsonFields(data)
-    keys, notes = sampler_preset_keys(data)
+    keys, notes = convert_sampler_preset(data)
     keys |= _token_limits(fields.integer("openai_max_context"), fields.integer("openai_max_tokens"))
     behavior = fields.integer("names_behavior")
     keys["user_name_in_message"] = _NAMES_BEHAVIORS.get(behavior or 0, "default")

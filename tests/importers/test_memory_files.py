@@ -97,7 +97,7 @@ def test_memories_survive_a_round_trip_through_each_kind_of_file(kept: Sequence[
     for content in (encode_memories(kept, ALICE.id), encode_world_info(kept, ALICE.id)):
         found = read_memory_file(content.encode(), OWNER)
         assert list(found.memories) == kept
-        assert (found.other_people, found.skipped_count, found.chat, found.card) == (
+        assert (found.other_people, found.skipped_entry_count, found.chat, found.card) == (
             (),
             0,
             None,
@@ -136,7 +136,7 @@ def test_imported_world_info_becomes_memories_about_this_place() -> None:
     found = read_memory_file(content.encode(), OWNER)
     [memory] = found.memories
     assert (memory.subject, memory.text) == (SUBJECTS[2], "It rains.")
-    assert found.skipped_count == 1
+    assert found.skipped_entry_count == 1
 
 
 @pytest.mark.parametrize("book", [None, WORLD, {"entries": [{"keys": ["a"], "content": "b"}]}])

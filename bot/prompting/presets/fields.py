@@ -31,7 +31,7 @@ from bot.texts.text import Text, translatable
 MAX_NAME_CHARS = 64
 
 # Names that Windows opens as a device in any folder.
-_WINDOWS_DEVICES = re.compile(
+_WINDOWS_DEVICE_NAMES = re.compile(
     r"(con|prn|aux|nul|(com|lpt)\d|con(in|out)\$|clock\$)(\..*)?", re.IGNORECASE
 )
 
@@ -67,7 +67,7 @@ def find_name_problem(name: str) -> Text | None:
         return translatable(
             "a name must not start with a dot, hyphen, tilde, or space, or end with a space"
         )
-    if _WINDOWS_DEVICES.fullmatch(normalized_name):
+    if _WINDOWS_DEVICE_NAMES.fullmatch(normalized_name):
         return translatable("Windows reserves this name for a device")
     if match := _SHELL_CHARACTERS.search(normalized_name):
         return translatable("a name must not contain {character}", character=repr(match[0]))
@@ -112,8 +112,8 @@ def _is_refused_parameter(name: str, group: str) -> bool:
 class _Range:
     """A validator for a number within a range, or null; the number is kept as written."""
 
-    low: float
-    high: float
+    minimum: float
+    maximum: float
     is_integer: bool = False
 
     def check(self, value: object) -> object:
@@ -122,15 +122,15 @@ class _Range:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise PydanticCustomError("number", "must be a number")
-        if not self.low <= value <= self.high:  # also rejects NaN
+        if not self.minimum <= value <= self.maximum:  # also rejects NaN
             raise self._build_range_error()
         if self.is_integer and value != int(value):
             raise PydanticCustomError("whole", "must be a whole number")
         return value
 
     def _build_range_error(self) -> PydanticCustomError:
-        bounds = {"low": f"{self.low:g}", "high": f"{self.high:g}"}
-        if self.low < self.high:
+        bounds = {"low": f"{self.minimum:g}", "high": f"{self.maximum:g}"}
+        if self.minimum < self.maximum:
             return PydanticCustomError("range", "must be between {low} and {high}", bounds)
         return PydanticCustomError("one_number", "must be {low}", bounds)
 
@@ -143,7 +143,7 @@ class _Range:
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         kind = "integer" if self.is_integer else "number"
-        number = {"type": kind, "minimum": self.low, "maximum": self.high}
+        number = {"type": kind, "minimum": self.minimum, "maximum": self.maximum}
         return {"anyOf": [number, {"type": "null"}]}
 
 

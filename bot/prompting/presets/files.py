@@ -141,7 +141,7 @@ def read_lorebook_file(name: str, file: Path) -> object:
     try:
         value = read_json(read_preset_text(book_file)).value
     except JsonSyntaxError as error:
-        problem = PresetProblem(error.line, error.problem)
+        problem = PresetProblem(error.line_number, error.problem)
         raise PresetError(_describe_problem(problem, str(book_file))) from error
     read_lorebook(value, str(book_file))
     return value
@@ -285,7 +285,7 @@ def check_preset(text: str) -> CheckedPreset:
     try:
         document = read_json(text)
     except JsonSyntaxError as error:
-        return CheckedPreset(None, [PresetProblem(error.line, error.problem)])
+        return CheckedPreset(None, [PresetProblem(error.line_number, error.problem)])
     if not isinstance(document.value, dict):
         return CheckedPreset(None, [PresetProblem(1, _OBJECT_PROBLEM)])
     try:
@@ -307,21 +307,21 @@ def list_preset_problems(error: ValidationError, document: JsonDocument) -> Sequ
     return problems
 
 
-def _describe_error(problem: ErrorDetails) -> Text:
-    path = problem["loc"]
+def _describe_error(error: ErrorDetails) -> Text:
+    path = error["loc"]
     key = _format_path(path)
-    match problem["type"]:
+    match error["type"]:
         case "extra_forbidden":
             key_suggestion = _suggest_key(path)
             return translatable("unknown key {key}{hint}", key=repr(key), hint=key_suggestion)
         case "missing":
             return translatable("the key {key} is missing", key=repr(key))
         case "value_error":
-            reason = describe_validation_error(problem)
+            reason = describe_validation_error(error)
             return translatable("{key}: {reason}", key=key, reason=reason)
         case _:
-            values = {"message": describe_validation_error(problem)}
-            values |= {"key": key, "given": _format_value(problem["input"])}
+            values = {"message": describe_validation_error(error)}
+            values |= {"key": key, "given": _format_value(error["input"])}
             return translatable("{key}: {message}, not {given}", **values)
 
 

@@ -50,7 +50,7 @@ IGNORED_KEYS = frozenset({"id", "plugins", "emoji"})
 MAX_DOLLARS = 10**9
 """The largest budget in dollars that databases can store as an integer of millionths."""
 
-_MAX_VERSION = 10**9  # later versions count up from it; PostgreSQL's integers end at 2**31
+_MAX_FIRST_VERSION = 10**9  # later versions count up from it; PostgreSQL's integers end at 2**31
 _MAX_OUTPUT_TOKENS = 1_000_000  # as in `parameters`
 _MAX_INPUT_TOKENS = 10**9
 _MAX_MESSAGES = 10_000
@@ -250,7 +250,7 @@ class Preset(StrictModel):
     stop_sequences: NonEmptyTexts = ()
     filter_chars: NonEmptyTexts = ()
 
-    version: StrictInt = Field(1, ge=1, le=_MAX_VERSION)
+    version: StrictInt = Field(1, ge=1, le=_MAX_FIRST_VERSION)
     description: str = ""
     avatar: str | None = None
     """The URL of a picture."""

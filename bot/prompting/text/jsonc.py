@@ -18,7 +18,7 @@ MAX_CHARS = 10 * 2**20
 _STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\\n])*"?)|,(?=\s*[]}])', re.DOTALL)
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[]{}[,]|[^]{}[,:"\s]+')
-_PYTHON_MESSAGES = (
+_JSON_ERROR_MESSAGES = (
     marked("expecting value"),
     marked("expecting ',' delimiter"),
     marked("expecting ':' delimiter"),
@@ -33,12 +33,12 @@ _PYTHON_MESSAGES = (
 
 
 class JsonSyntaxError(Exception):
-    """A text is not valid JSON with comments; `line` counts from 1."""
+    """A text is not valid JSON with comments; `line_number` counts from 1."""
 
-    def __init__(self, problem: Text, line: int = 1) -> None:
+    def __init__(self, problem: Text, line_number: int = 1) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.line = line
+        self.line_number = line_number
 
 
 class JsonDocument:
@@ -50,12 +50,12 @@ class JsonDocument:
 
     def line_at(self, path: JsonPath) -> int:
         """Return the line of a key or, if it does not exist, of the innermost value around it."""
-        while path not in self._key_lines:
+        while path not in self._lines_by_path:
             path = path[:-1]
-        return self._key_lines[path]
+        return self._lines_by_path[path]
 
     @cached_property
-    def _key_lines(self) -> dict[JsonPath, int]:
+    def _lines_by_path(self) -> dict[JsonPath, int]:
         return _find_key_lines(self._text)
 
 
@@ -170,11 +170,11 @@ class JsonFields:
         self.values: Mapping[str, object] = value if isinstance(value, Mapping) else {}
 
     def text(self, name: str) -> str:
-        return _clean_text(self._read(name, str) or "")
+        return _clean_text(self._read_value(name, str) or "")
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return the nonempty strings in a list field, or () if the field is missing."""
-        items = self._read(name, list) or []
+        items = self._read_value(name, list) or []
         return tuple(_clean_text(one) for one in items if one and isinstance(one, str))
 
     def integer(self, name: str) -> int | None:
@@ -193,15 +193,15 @@ class JsonFields:
         return default if flag is None else flag
 
     def optional_flag(self, name: str) -> bool | None:
-        return self._read(name, bool)
+        return self._read_value(name, bool)
 
     def object_or_none(self, name: str) -> dict[str, object] | None:
-        return self._read(name, dict)
+        return self._read_value(name, dict)
 
     def list_of_objects(self, name: str) -> list[Mapping[str, object]]:
-        return [one for one in self._read(name, list) or [] if isinstance(one, Mapping)]
+        return [one for one in self._read_value(name, list) or [] if isinstance(one, Mapping)]
 
-    def _read(self, name: str, value_type: type[T]) -> T | None:
+    def _read_value(self, name: str, value_type: type[T]) -> T | None:
         value = self.values.get(name)
         return value if isinstance(value, value_type) else None
 

@@ -72,7 +72,7 @@ def test_png_keeps_its_image_and_its_v2_card() -> None:
     card = read_card(CARD_FILES["robot.png"], "robot.png")
 
     assert card.image == PORTRAIT
-    assert card.older_card == {**ROBOT, "spec": "chara_card_v2"}
+    assert card.v2_card == {**ROBOT, "spec": "chara_card_v2"}
     assert encode_card(card, CardContainer.PNG) == CARD_FILES["robot.png"]
 
 

@@ -33,7 +33,7 @@ def test_any_text_is_parsed_or_rejected_with_a_line_number(text: str) -> None:
     try:
         read_json(text)
     except JsonSyntaxError as error:
-        line = error.line
+        line = error.line_number
 
     assert 1 <= line <= text.count("\n") + 1
 
@@ -60,7 +60,7 @@ def test_errors_state_the_problem_and_the_line(text: str, line: int, problem: st
     with pytest.raises(JsonSyntaxError) as raised:
         read_json(text)
 
-    assert (raised.value.line, str(raised.value)) == (line, problem)
+    assert (raised.value.line_number, str(raised.value)) == (line, problem)
 
 
 @given(values, st.text("/*,] \n", max_size=8))
