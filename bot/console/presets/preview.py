@@ -185,5 +185,5 @@ async def view_lorebook(
     limit = preset.max_input_tokens
     max_tokens = limit // _LOREBOOK_PROMPT_DIVISOR if limit else _DEFAULT_LOREBOOK_TOKENS
     trial = await asyncio.to_thread(try_lorebook, lorebook, text, budget=max_tokens, count=counter)
-    marks = [(one, PieceKind.KEY) for one in trial.marks]
+    marks = [(one, PieceKind.KEY) for one in trial.key_ranges]
     return {**_NO_TRIAL, "trial": trial, "pieces": list(cut_at_marks(text, marks))}

@@ -29,12 +29,12 @@ from bot.prompting.compose.instructions import PERSONA_FIELDS, find_persona_pref
 from bot.prompting.compose.lore import (
     build_deep_lore_messages,
     build_lore_parts_at,
-    build_lore_parts_before_newest,
+    build_lore_parts_before_newest_message,
     build_parts_without_history,
     find_lore,
     insert_messages,
     join_outlet_texts,
-    report_inactive_entries,
+    list_inactive_entries,
 )
 from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.lorebook.entries import EntryPosition, LoreResult
@@ -162,10 +162,10 @@ def _insert_deep_lore(draft: Draft, lore: LoreResult) -> Draft:
         history=insert_messages(build_deep_lore_messages(lore), draft.history),
         context=(
             *build_parts_without_history(lore, draft.history),
-            *build_lore_parts_before_newest(lore),
+            *build_lore_parts_before_newest_message(lore),
             *draft.context,
         ),
-        left_out_items=(*draft.left_out_items, *report_inactive_entries(lore)),
+        left_out_items=(*draft.left_out_items, *list_inactive_entries(lore)),
     )
 
 
@@ -313,8 +313,8 @@ def _format_lore(prompt: OrderedPrompt, parts: Sequence[PromptPart]) -> Sequence
 
 def _is_system_prompt(prompt: _FilledPrompt) -> bool:
     """Return whether a prompt can be part of the system message at the start."""
-    marks_examples = prompt.definition.marker == "dialogueExamples"
-    return not marks_examples and (prompt.definition.role == "system" or not prompt.text.strip())
+    holds_examples = prompt.definition.marker == "dialogueExamples"
+    return not holds_examples and (prompt.definition.role == "system" or not prompt.text.strip())
 
 
 def _build_messages_before_history(

@@ -27,8 +27,8 @@ from bot.prompting.macros import Macros, Variables
 from bot.prompting.text.tokens import get_counter_for_model
 from bot.texts.text import StoredPattern, marked
 
-_LORE_DIVISOR = 4  # lore may use a quarter of the prompt
-_TOKENS_WITHOUT_LIMIT = 1024
+_PROMPT_TO_LORE_RATIO = 4  # lore may use a quarter of the prompt
+_DEFAULT_TOKEN_BUDGET = 1024
 _MAX_REPLAYED_PROMPTS = 40  # earlier prompts to search again
 _MAX_REPLAYED_ENTRIES = 20_000  # in all these prompts together, in 0.1 s
 _MAX_REPORTED_ENTRIES = 100  # inactive entries to list in a receipt
@@ -53,9 +53,9 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
         return LorebookSearch(
             book,
             texts[:turn_count],
-            budget=limit // _LORE_DIVISOR if limit else _TOKENS_WITHOUT_LIMIT,
-            count=get_counter_for_model(inputs.preset.model),
-            random_float=rng.random,
+            budget=limit // _PROMPT_TO_LORE_RATIO if limit else _DEFAULT_TOKEN_BUDGET,
+            counter=get_counter_for_model(inputs.preset.model),
+            draw_float=rng.random,
             activation_turns=activation_turns,
             expand=macros.expand,
             time_budget=time_budget,
@@ -70,12 +70,12 @@ def find_lore(book: Lorebook, inputs: PromptInputs, macros: Macros) -> LoreResul
 
 def _find_earlier_turn_counts(book: Lorebook, inputs: PromptInputs) -> list[int]:
     """Return how many turns each earlier prompt had, if its lorebook effects may still last."""
-    max_effect_length = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
-    if not max_effect_length:
+    max_effect_turns = max((entry.sticky + entry.cooldown for entry in book.entries), default=0)
+    if not max_effect_turns:
         return []
     # Look back twice as far, because an earlier effect may have prevented this one.
-    oldest_index = max(1, len(inputs.turns) - 2 * max_effect_length)
-    turns = list(enumerate(inputs.turns))[oldest_index:]
+    oldest_turn_index = max(1, len(inputs.turns) - 2 * max_effect_turns)
+    turns = list(enumerate(inputs.turns))[oldest_turn_index:]
     answer_indexes = [index for index, turn in turns if inputs.is_own_turn(turn)]
     max_prompts = min(_MAX_REPLAYED_PROMPTS, _MAX_REPLAYED_ENTRIES // len(book.entries))
     return answer_indexes[max(0, len(answer_indexes) - max_prompts) :]
@@ -94,7 +94,7 @@ def join_outlet_texts(lore: LoreResult) -> Mapping[str, str]:
     return {name: "\n".join(contents) for name, contents in texts_by_outlet.items()}
 
 
-def build_lore_parts_before_newest(lore: LoreResult) -> list[PromptPart]:
+def build_lore_parts_before_newest_message(lore: LoreResult) -> list[PromptPart]:
     """Return the parts before the newest message: the author's note, and entries at depth 0."""
     notes = build_lore_parts_at(lore, EntryPosition.NOTE_TOP, EntryPosition.NOTE_BOTTOM)
     return [*notes, *(_to_part(entry, lore) for entry in lore.entries if _is_before_newest(entry))]
@@ -146,7 +146,7 @@ def build_parts_without_history(
     ]
 
 
-def report_inactive_entries(lore: LoreResult) -> list[DroppedItem]:
+def list_inactive_entries(lore: LoreResult) -> list[DroppedItem]:
     """Return a receipt item for each inactive entry; entries with unmatched keys share one."""
     inactive_decisions = [decision for decision in lore.decisions if not decision.is_activated]
     items = [
@@ -156,11 +156,11 @@ def report_inactive_entries(lore: LoreResult) -> list[DroppedItem]:
     ]
     labels = [one.entry.label for one in inactive_decisions if one.reason == KEYS_NOT_FOUND_REASON]
     if labels:
-        items.append(_report_unmatched_entries(labels))
+        items.append(_make_unmatched_entries_item(labels))
     return items[:_MAX_REPORTED_ENTRIES]
 
 
-def _report_unmatched_entries(labels: Sequence[str]) -> DroppedItem:
+def _make_unmatched_entries_item(labels: Sequence[str]) -> DroppedItem:
     names = ", ".join(label[:_MAX_LABEL_CHARS] for label in labels[:_MAX_REPORTED_LABELS])
     if len(labels) > _MAX_REPORTED_LABELS:
         names += ", …"

@@ -17,7 +17,7 @@ from bot.value_class import value_class
 _MAX_PATTERN_CHARS = 1000
 _MAX_COMPILED_SIZE = 1000
 # The library prepares long literals in quadratic time, which its timeout does not interrupt.
-_MAX_ALTERNATIVE_TOKENS = 300
+_MAX_ALTERNATIVE_LENGTH = 300
 _MAX_SEARCH_SECONDS_PER_KEY = 0.05
 _MAX_SEARCH_SECONDS_PER_PROMPT = 0.25  # a book may contain thousands of slow keys
 _MAX_QUOTED_CHARS = 60
@@ -261,10 +261,10 @@ def compile_key(key: str) -> regex.Pattern[str] | Text:
         return translatable("it has (?x), (?V1) or a comment, which JavaScript does not support")
     if estimate_compiled_size(pattern) > _MAX_COMPILED_SIZE:
         return translatable("its repetition counts are too high; lower the numbers in braces")
-    if _measure_longest_alternative(pattern) > _MAX_ALTERNATIVE_TOKENS:
+    if _measure_longest_alternative(pattern) > _MAX_ALTERNATIVE_LENGTH:
         return translatable(
             "it has more than {limit} characters between two bars (|)",
-            limit=_MAX_ALTERNATIVE_TOKENS,
+            limit=_MAX_ALTERNATIVE_LENGTH,
         )
     flags = regex.VERSION0
     for letter in flag_letters:

@@ -25,7 +25,7 @@ from bot.texts.text import Text, translatable
 T = TypeVar("T")
 
 MAX_ENTRIES = 10_000
-_MAX_KEYS, _MAX_KEY_CHARS = 50_000, 2_000_000  # for all entries together
+_MAX_KEYS, _MAX_TOTAL_KEY_CHARS = 50_000, 2_000_000  # for all entries together
 # Limits for a book's regular expressions, so that parsing takes at most a second.
 _MAX_COMPILED_SIZE, _MIN_COMPILED_SIZE = 60_000, 40
 _CASE_BOUNDARY = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -63,10 +63,10 @@ def read_lorebook(data: object, source: str) -> Lorebook:
             source=source,
             limit=MAX_ENTRIES,
         )
-    is_card = isinstance(entries_field, list)
-    entry_keys = list(range(len(rows)) if is_card else entries_field)
+    in_card = isinstance(entries_field, list)
+    entry_keys = list(range(len(rows)) if in_card else entries_field)
     pairs = enumerate(rows)
-    entries = [_parse_entry(row, index, entry_keys[index], is_card, source) for index, row in pairs]
+    entries = [_parse_entry(row, index, entry_keys[index], in_card, source) for index, row in pairs]
     _check_keys([entry for entry in entries if entry], source)
     problems = _find_problems(rows, entries, source)
     book = JsonFields(data)
@@ -83,7 +83,7 @@ def read_lorebook(data: object, source: str) -> Lorebook:
 
 
 def _parse_entry(
-    row: object, index: int, entry_key: str | int, is_card: bool, source: str
+    row: object, index: int, entry_key: str | int, in_card: bool, source: str
 ) -> LoreEntry | None:
     """Parse the entry with key or index `entry_key`; return None if the row is not an object."""
     if not isinstance(row, Mapping):
@@ -99,8 +99,8 @@ def _parse_entry(
             order=order_key,
         )
         raise LocatedPresetError(problem, ("entries", entry_key))
-    is_card = "keys" in row or (is_card and "key" not in row)
-    return _apply_decorators(_parse_row(row, is_card=is_card, order=_or_default(order, 100)))
+    in_card = "keys" in row or (in_card and "key" not in row)
+    return _apply_decorators(_parse_row(row, in_card=in_card, order=_or_default(order, 100)))
 
 
 def _describe_location(source: str, index: int) -> Text:
@@ -109,13 +109,13 @@ def _describe_location(source: str, index: int) -> Text:
 
 def _check_keys(entries: Iterable[LoreEntry], source: str) -> None:
     keys = [key for entry in entries for key in (*entry.keys, *entry.secondary_keys)]
-    if len(keys) > _MAX_KEYS or sum(map(len, keys)) > _MAX_KEY_CHARS:
+    if len(keys) > _MAX_KEYS or sum(map(len, keys)) > _MAX_TOTAL_KEY_CHARS:
         raise PresetError.translatable(
             "{source}: more than {keys} keys, or {characters} characters in them; split the"
             " lorebook",
             source=source,
             keys=f"{_MAX_KEYS:,}",
-            characters=f"{_MAX_KEY_CHARS:,}",
+            characters=f"{_MAX_TOTAL_KEY_CHARS:,}",
         )
 
 
@@ -152,24 +152,24 @@ def _find_problems(
                 )
 
 
-def _parse_row(row: Mapping[str, object], *, is_card: bool, order: int) -> LoreEntry:
+def _parse_row(row: Mapping[str, object], *, in_card: bool, order: int) -> LoreEntry:
     """Parse an entry of a SillyTavern file, or of a card, which has `extensions`.
 
     The field `scanDepth` of files is named `scan_depth` in extensions. `use_regex` is ignored,
     because SillyTavern writes it into every entry of a card, but never reads it.
     """
     fields = JsonFields(row)
-    values = JsonFields(row.get("extensions")).values if is_card else row
+    values = JsonFields(row.get("extensions")).values if in_card else row
     extensions = JsonFields({_CASE_BOUNDARY.sub("_", key).lower(): values[key] for key in values})
-    is_selective = fields.flag("selective", default=not is_card)
+    is_selective = fields.flag("selective", default=not in_card)
     ignores_probability = not extensions.flag("use_probability", default=True)
     level = extensions.values.get("delay_until_recursion")
     return LoreEntry(
-        uid=str(row.get("id" if is_card else "uid", "")),
+        uid=str(row.get("id" if in_card else "uid", "")),
         content=fields.text("content"),
         name=fields.text("name") or fields.text("comment"),
-        keys=_read_keys(fields, "keys" if is_card else "key"),
-        secondary_keys=_read_keys(fields, "secondary_keys" if is_card else "keysecondary")
+        keys=_read_keys(fields, "keys" if in_card else "key"),
+        secondary_keys=_read_keys(fields, "secondary_keys" if in_card else "keysecondary")
         if is_selective
         else (),
         logic=_select_by_number(KEY_LOGICS, extensions.integer("selective_logic")),

@@ -28,7 +28,7 @@ _PROBABILITY_REASON = StoredPattern(
     marked("it was skipped by chance (its probability is {percent} %)")
 )
 _GROUP_REASON = StoredPattern(marked("another entry of its group {group} was chosen: {label}"))
-_BUDGET_REASON = StoredPattern(marked("over the budget of {tokens} tokens"))
+_OVER_BUDGET_REASON = StoredPattern(marked("over the budget of {tokens} tokens"))
 
 
 class LorebookSearch:
@@ -36,7 +36,7 @@ class LorebookSearch:
 
     The messages (oldest first, including the newest) have the form `Alice: hello`. Their number is
     the clock for sticky entries, cooldowns, and delays. `budget` limits the tokens of all entries,
-    unless the book's own limit is lower. `random_float` returns a number in [0, 1).
+    unless the book's own limit is lower. `draw_float` returns a number in [0, 1).
     `activation_turns` comes from the `LoreResult` for the previous prompt. `expand` expands macros.
     """
 
@@ -46,8 +46,8 @@ class LorebookSearch:
         messages: Sequence[str],
         *,
         budget: int,
-        count: TextTokenCounter,
-        random_float: Callable[[], float],
+        counter: TextTokenCounter,
+        draw_float: Callable[[], float],
         activation_turns: Mapping[str, int] | None = None,
         expand: Callable[[str], str] = str,
         time_budget: RegexTimeBudget | None = None,
@@ -57,17 +57,17 @@ class LorebookSearch:
         self._book = book
         self._messages = messages
         self._budget = budget if book.token_budget is None else min(budget, book.token_budget)
-        self._count_tokens = count
-        self._random_float = random_float
+        self._count_tokens = counter
+        self._draw_float = draw_float
         self._expand = expand
         self._activation_turns: dict[str, int] = {}
-        self._sticky_ids: set[str] = set()
+        self._sticky_entry_ids: set[str] = set()
         self._cooldown_ends: dict[str, int] = {}
         for entry in book.entries:
             self._resume_effect(entry, (activation_turns or {}).get(entry.uid))
         # Sticky entries first, then by order, because the first entries get the budget.
         self._entries = sorted(
-            book.entries, key=lambda entry: (entry.uid not in self._sticky_ids, -entry.order)
+            book.entries, key=lambda entry: (entry.uid not in self._sticky_entry_ids, -entry.order)
         )
         recursion_levels = {entry.delay_until_recursion for entry in book.entries} - {0}
         self._unreached_levels = sorted(recursion_levels)  # recursion levels not reached yet
@@ -76,8 +76,8 @@ class LorebookSearch:
         self._key_matcher = KeyMatcher(book, self._time_budget)
         self._activated_entries: dict[str, LoreEntry] = {}
         self._reasons: dict[str, str] = {}
-        self._rejected_ids: set[str] = set()
-        self._over_budget_ids: set[str] = set()
+        self._rejected_entry_ids: set[str] = set()
+        self._over_budget_entry_ids: set[str] = set()
         self._recursion_texts: list[str] = []
         self._scanned_texts: dict[tuple[int, int], str] = {}  # by depth and recursion text count
         self._is_budget_exceeded = False
@@ -94,7 +94,7 @@ class LorebookSearch:
                 entry,
                 entry.uid in self._activated_entries,
                 self._reasons[entry.uid],
-                is_over_budget=entry.uid in self._over_budget_ids,
+                is_over_budget=entry.uid in self._over_budget_entry_ids,
             )
             for entry in self._book.entries
         )
@@ -102,23 +102,23 @@ class LorebookSearch:
             tuple(ordered_entries), decisions, self._reasons, self._tokens, self._activation_turns
         )
 
-    def _resume_effect(self, entry: LoreEntry, activated_at: int | None) -> None:
+    def _resume_effect(self, entry: LoreEntry, activation_turn: int | None) -> None:
         """Continue an entry's sticky or cooldown time if the message that started it exists."""
-        if activated_at is None or activated_at >= len(self._messages):
+        if activation_turn is None or activation_turn >= len(self._messages):
             return
-        sticky_end = activated_at + entry.sticky
+        sticky_end = activation_turn + entry.sticky
         if len(self._messages) < sticky_end:
-            self._sticky_ids.add(entry.uid)
+            self._sticky_entry_ids.add(entry.uid)
         elif len(self._messages) < sticky_end + entry.cooldown:
             self._cooldown_ends[entry.uid] = sticky_end + entry.cooldown
         else:
             return
-        self._activation_turns[entry.uid] = activated_at
+        self._activation_turns[entry.uid] = activation_turn
 
     def _find_triggered_entries(self, *, is_recursion: bool) -> list[LoreEntry]:
         triggered_entries = []
         for entry in self._entries:
-            if entry.uid in self._activated_entries or entry.uid in self._rejected_ids:
+            if entry.uid in self._activated_entries or entry.uid in self._rejected_entry_ids:
                 continue
             blocking_reason = self._find_blocking_reason(entry, is_recursion=is_recursion)
             reason = None if blocking_reason else self._find_trigger_reason(entry)
@@ -135,7 +135,7 @@ class LorebookSearch:
             return marked("it is disabled")
         if message_count < entry.delay:
             return _DELAY_REASON.with_values(messages=entry.delay)
-        if entry.uid in self._sticky_ids:
+        if entry.uid in self._sticky_entry_ids:
             return None
         if entry.uid in self._cooldown_ends:
             return _COOLDOWN_REASON.with_values(messages=self._cooldown_ends[entry.uid])
@@ -151,7 +151,7 @@ class LorebookSearch:
     def _find_trigger_reason(self, entry: LoreEntry) -> str | None:
         if entry.constant:
             return marked("it is always active (constant)")
-        if entry.uid in self._sticky_ids:
+        if entry.uid in self._sticky_entry_ids:
             return marked("it is sticky")
         return self._key_matcher.describe_match(entry, self._get_scanned_text(entry))
 
@@ -180,21 +180,21 @@ class LorebookSearch:
             replace(entry, content=self._expand(entry.content)) if has_macros(entry) else entry
             for entry in triggered_entries
         ]
-        group_reasons = _reject_group_rivals(
+        loss_reasons = _find_group_loss_reasons(
             triggered_entries,
             list(self._activated_entries.values()),
-            sticky_ids=frozenset(self._sticky_ids),
-            random_float=self._random_float,
+            sticky_entry_ids=frozenset(self._sticky_entry_ids),
+            draw_float=self._draw_float,
         )
         new_entries = []
         for entry, tokens in self._add_token_counts(triggered_entries):
             rejection_reason = (
-                group_reasons.get(entry.uid)
+                loss_reasons.get(entry.uid)
                 or self._find_probability_reason(entry)
                 or self._find_budget_reason(entry, tokens)
             )
             if rejection_reason:
-                self._rejected_ids.add(entry.uid)
+                self._rejected_entry_ids.add(entry.uid)
                 self._reasons[entry.uid] = rejection_reason
                 continue
             self._activated_entries[entry.uid] = entry
@@ -217,8 +217,8 @@ class LorebookSearch:
         return entry.ignores_budget or not self._is_budget_exceeded
 
     def _find_probability_reason(self, entry: LoreEntry) -> str | None:
-        is_always_activated = entry.probability >= 100 or entry.uid in self._sticky_ids
-        if is_always_activated or self._random_float() * 100 < entry.probability:
+        is_always_activated = entry.probability >= 100 or entry.uid in self._sticky_entry_ids
+        if is_always_activated or self._draw_float() * 100 < entry.probability:
             return None
         return _PROBABILITY_REASON.with_values(percent=f"{entry.probability:g}")
 
@@ -228,8 +228,8 @@ class LorebookSearch:
         self._is_budget_exceeded = self._is_budget_exceeded or self._tokens + tokens > self._budget
         if not self._is_budget_exceeded:
             return None
-        self._over_budget_ids.add(entry.uid)
-        return _BUDGET_REASON.with_values(tokens=self._budget)
+        self._over_budget_entry_ids.add(entry.uid)
+        return _OVER_BUDGET_REASON.with_values(tokens=self._budget)
 
     def _should_search_again(self, new_entries: Sequence[LoreEntry]) -> bool:
         """Return whether to search again: in new entries' texts, or at the next recursion level."""
@@ -248,12 +248,12 @@ def _expand_keys(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
     return replace(entry, keys=keys, secondary_keys=secondary_keys)
 
 
-def _reject_group_rivals(
+def _find_group_loss_reasons(
     triggered_entries: Sequence[LoreEntry],
     activated_entries: Sequence[LoreEntry],
     *,
-    sticky_ids: frozenset[str],
-    random_float: Callable[[], float],
+    sticky_entry_ids: frozenset[str],
+    draw_float: Callable[[], float],
 ) -> Mapping[str, str]:
     """Return why entries were not chosen in their groups, by uid; already active entries win."""
     reasons: dict[str, str] = {}
@@ -269,10 +269,10 @@ def _reject_group_rivals(
         active_entry = active_entries_by_group.get(group)
         if active_entry is not None:
             winners: Sequence[LoreEntry] = [active_entry]
-        elif sticky_rivals := [entry for entry in rivals if entry.uid in sticky_ids]:
+        elif sticky_rivals := [entry for entry in rivals if entry.uid in sticky_entry_ids]:
             winners = sticky_rivals
         else:
-            winners = _choose_winner(rivals, random_float)
+            winners = _choose_winner(rivals, draw_float)
         winner_ids = {entry.uid for entry in winners}
         for rival in rivals:
             if rival.uid not in winner_ids:
@@ -282,14 +282,14 @@ def _reject_group_rivals(
 
 
 def _choose_winner(
-    rivals: Sequence[LoreEntry], random_float: Callable[[], float]
+    rivals: Sequence[LoreEntry], draw_float: Callable[[], float]
 ) -> Sequence[LoreEntry]:
     if len(rivals) < 2:
         return rivals
     override_entries = [entry for entry in rivals if entry.group_override]
     if override_entries:
         return [max(override_entries, key=lambda entry: entry.order)]
-    weight_left = random_float() * sum(entry.group_weight for entry in rivals)
+    weight_left = draw_float() * sum(entry.group_weight for entry in rivals)
     for entry in rivals:
         weight_left -= entry.group_weight
         if weight_left < 0:
@@ -302,7 +302,7 @@ class LorebookTrial:
     entries: Sequence[tuple[EntryDecision, Sequence[str]]]
     """For each entry, the decision about it and its keys that occur in the text."""
     tokens: int
-    marks: Sequence[tuple[int, int]]
+    key_ranges: Sequence[tuple[int, int]]
     """The start and end of each key in the text, in order, without overlaps."""
 
 
@@ -311,7 +311,7 @@ def try_lorebook(
 ) -> LorebookTrial:
     """Find the entries that a text activates; each line is a message, and all chances succeed."""
     text_lines = [line for line in text.split("\n") if line.strip()]
-    search = LorebookSearch(book, text_lines, budget=budget, count=count, random_float=lambda: 0.0)
+    search = LorebookSearch(book, text_lines, budget=budget, counter=count, draw_float=lambda: 0.0)
     result, matcher = search.run(), KeyMatcher(book, RegexTimeBudget())
     searched_text = "\n".join(f"\x01{line}" for line in text_lines)
     entries = [

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bot.errors import PresetError
-from bot.prompting.compose.lore import report_inactive_entries
+from bot.prompting.compose.lore import list_inactive_entries
 from bot.prompting.lorebook.entries import KeyLogic, Lorebook, LoreEntry, LoreResult
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.lorebook.search import LorebookSearch
@@ -31,7 +31,7 @@ def search_lore(
     *entries: LoreEntry,
     said: Sequence[str] = SAID,
     budget: int = 1000,
-    random_float: Callable[[], float] = lambda: 0.5,
+    draw_float: Callable[[], float] = lambda: 0.5,
     activation_turns: Mapping[str, int] | None = None,
     **book: Any,
 ) -> LoreResult:
@@ -39,8 +39,8 @@ def search_lore(
         Lorebook(entries, **book),
         said,
         budget=budget,
-        count=words,
-        random_float=random_float,
+        counter=words,
+        draw_float=draw_float,
         activation_turns=activation_turns,
     ).run()
 
@@ -61,7 +61,7 @@ def test_active_entries_follow_from_the_rules(case: dict[str, Any]) -> None:
         *(entry(uid, **values) for uid, values in case["entries"].items()),
         said=case.get("said", SAID),
         budget=case.get("budget", 1000),
-        random_float=lambda: case.get("random", 0.5),
+        draw_float=lambda: case.get("random", 0.5),
         activation_turns=case.get("activated_at"),
         **case.get("book", {}),
     )
@@ -94,7 +94,7 @@ def test_only_entries_over_the_budget_count_as_left_out() -> None:
         budget=2,
     )
 
-    dropped = report_inactive_entries(found)
+    dropped = list_inactive_entries(found)
 
     assert [one.name for one in dropped if one.was_wanted] == ["cut"]
     assert sum(one.count for one in dropped) == 5
@@ -133,8 +133,8 @@ def test_macros_are_expanded_in_keys_and_contents() -> None:
         book,
         SAID,
         budget=99,
-        count=words,
-        random_float=lambda: 0,
+        counter=words,
+        draw_float=lambda: 0,
         expand=lambda text: text.replace("{{beast}}", "dragon").replace("{{char}}", "Nova"),
     ).run()
 
@@ -181,13 +181,13 @@ def test_search_of_any_book_ends_within_its_budget(
             said: list[str] = talk[:messages],
             activation_turns: Mapping[str, int] = activation_turns,
         ) -> LoreResult:
-            random_float = random.Random(seed).random
+            draw_float = random.Random(seed).random
             return LorebookSearch(
                 book,
                 said,
                 budget=budget,
-                count=words,
-                random_float=random_float,
+                counter=words,
+                draw_float=draw_float,
                 activation_turns=activation_turns,
             ).run()
 
@@ -214,7 +214,7 @@ def test_contents_beyond_the_budget_are_not_counted() -> None:
 
     book = Lorebook(tuple(entry(f"{one}", constant=True) for one in range(5000)))
     found = LorebookSearch(
-        book, SAID, budget=20, count=counting_words, random_float=lambda: 0.5
+        book, SAID, budget=20, counter=counting_words, draw_float=lambda: 0.5
     ).run()
     assert len(found.entries) == 10
     assert len(counted) < 200

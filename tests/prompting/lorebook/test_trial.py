@@ -30,7 +30,7 @@ def test_activated_entries_include_their_matching_keys() -> None:
 
 def test_marked_ranges_are_the_positions_of_the_keys() -> None:
     text = "The lamp. A LAMP at the tide of six"
-    assert [text[begin:end] for begin, end in try_on_text(text).marks] == [
+    assert [text[begin:end] for begin, end in try_on_text(text).key_ranges] == [
         "lamp",
         "LAMP",
         "tide",
@@ -53,6 +53,6 @@ def test_slow_pattern_is_skipped() -> None:
 def test_marked_ranges_are_ordered_and_within_the_text(text: str, keys: list[str]) -> None:
     book = Lorebook((LoreEntry("any", "content", keys=tuple(keys)),), match_whole_words=False)
     at = 0
-    for begin, end in try_on_text(text, book).marks:
+    for begin, end in try_on_text(text, book).key_ranges:
         assert at <= begin < end <= len(text)
         at = end
