@@ -138,14 +138,14 @@ class Character:
             data = read_rows(read_jsonl(text), column)
         except CharacterError as error:
             raise error.prefixed_with(path) from error
-        return cls._from_data(data, role_name, column, options)
+        return cls._create_from_data(data, role_name, column, options)
 
     @classmethod
     def from_hub(
         cls, dataset: str, role_name: str, *, column: str | None = None, **options: Any
     ) -> Self:
         """Load `owner/dataset[/role]` from the data set hub; otherwise like `from_jsonl`."""
-        return cls._from_data(load_hub_role(dataset, column), role_name, column, options)
+        return cls._create_from_data(load_hub_role(dataset, column), role_name, column, options)
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ class Character:
             user_name=clean_name(self.user_name or ""),
             message=text,
             max_input_tokens=self._max_tokens,
-            count=self._count_tokens,
+            counter=self._count_tokens,
         ).text
         history = self._to_messages(self._lines)
         if self._max_tokens is not None:
@@ -223,7 +223,7 @@ class Character:
         Path(path).write_text(text, encoding="utf-8")
 
     @classmethod
-    def _from_data(
+    def _create_from_data(
         cls, data: CharacterData, role_name: str, column: str | None, options: dict[str, Any]
     ) -> Self:
         embedding = options.get("embedding", DEFAULT_EMBEDDER)

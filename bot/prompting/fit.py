@@ -21,8 +21,8 @@ from bot.value_class import value_class
 # A generous estimate of a template's tokens per message: <|im_start|>assistant\n ... <|im_end|>\n
 MESSAGE_OVERHEAD_TOKENS = 8
 _BYTES_PER_CHAR = 4  # the most in UTF-8
-_SIZE_REASON = marked("larger than the remaining budget")
-_BUDGET_REASON = marked("the budget was used up")
+_TOO_BIG_REASON = marked("larger than the remaining budget")
+_USED_UP_REASON = marked("the budget was used up")
 _MAX_GUESSES = 4  # before falling back to binary search
 
 PromptTokenCounter: TypeAlias = Callable[[Prompt], Awaitable[int]]
@@ -40,23 +40,23 @@ class FittedPrompt:
 async def fit_draft(
     draft: Draft,
     limit: int | None,
-    count: PromptTokenCounter,
+    count_prompt: PromptTokenCounter,
     estimate: TextTokenCounter = count_tokens,
 ) -> FittedPrompt:
     """Drop as little as needed to fit a draft into `limit` tokens; raise `UserError` if impossible.
 
     Stories in the system text are dropped last, lowest scores first.
     """
-    if limit is not None and (whole_prompt := await _fit_whole(draft, limit, count)):
+    if limit is not None and (whole_prompt := await _fit_whole_draft(draft, limit, count_prompt)):
         return whole_prompt
     content = _OptionalContent(draft, limit, estimate)
     if limit is None:
         return content.to_fitted_prompt(
             content.item_count, content.estimate_tokens(content.item_count)
         )
-    fitting_count, tokens = await _count_fitting_items(content, limit, count)
+    fitting_count, tokens = await _count_fitting_items(content, limit, count_prompt)
     if fitting_count < 0 and draft.stories:
-        return await fit_draft(_remove_worst_story(draft, estimate), limit, count, estimate)
+        return await fit_draft(_remove_worst_story(draft, estimate), limit, count_prompt, estimate)
     if fitting_count < 0:
         newest_tokens = sum(estimate_message_tokens([draft.newest_message], estimate))
         raise UserError.translatable(
@@ -68,12 +68,14 @@ async def fit_draft(
     return content.to_fitted_prompt(fitting_count, tokens)
 
 
-async def _fit_whole(draft: Draft, limit: int, count: PromptTokenCounter) -> FittedPrompt | None:
+async def _fit_whole_draft(
+    draft: Draft, limit: int, count_prompt: PromptTokenCounter
+) -> FittedPrompt | None:
     """Return the whole draft as a prompt if its byte count proves that it fits, or else None."""
     prompt = draft.prompt
     if not _fits_by_byte_count(prompt, limit):
         return None
-    tokens = await count(prompt)
+    tokens = await count_prompt(prompt)
     if tokens > limit:
         return None
     final_draft = replace(draft, left_out_items=()) if draft.left_out_items else draft
@@ -108,7 +110,7 @@ def estimate_message_tokens(
 def _remove_worst_story(draft: Draft, estimate: TextTokenCounter) -> Draft:
     story = min(draft.stories, key=lambda story: story.score)
     title, tokens = get_story_title(story), sum(estimate([story.text]))
-    dropped_item = DroppedItem("stories", title, _SIZE_REASON, tokens=tokens, score=story.score)
+    dropped_item = DroppedItem("stories", title, _TOO_BIG_REASON, tokens=tokens, score=story.score)
     return replace(draft.without_story(story), left_out_items=(*draft.left_out_items, dropped_item))
 
 
@@ -121,23 +123,23 @@ class _OptionalContent:
         self._required_tokens = sum(estimate_message_tokens(draft.required_messages, estimate))
         parts = _sort_optional_parts(draft)
         texts = [part.text for part in parts]
-        sizes = [size + 2 for size in estimate(texts)]  # with a blank line between parts
-        budget = None if limit is None else limit - self._required_tokens
-        sized_parts = zip(parts, sizes, strict=True)
-        self._fitting_parts, self._oversized_parts = _split_by_size(sized_parts, budget)
-        self._unit_sizes = _estimate_unit_sizes(draft, estimate)
-        self._sizes = [*(size for _, size in self._fitting_parts), *self._unit_sizes]
-        self._cumulative_sizes = list(accumulate(self._sizes))
+        part_tokens = [tokens + 2 for tokens in estimate(texts)]  # with a blank line between parts
+        tokens_left = None if limit is None else limit - self._required_tokens
+        counted_parts = zip(parts, part_tokens, strict=True)
+        self._fitting_parts, self._oversized_parts = _split_by_tokens(counted_parts, tokens_left)
+        self._unit_tokens = _estimate_unit_tokens(draft, estimate)
+        self._item_tokens = [*(tokens for _, tokens in self._fitting_parts), *self._unit_tokens]
+        self._cumulative_tokens = list(accumulate(self._item_tokens))
         self._drafts_by_count: dict[int, tuple[Draft, Prompt]] = {}
 
     @property
     def item_count(self) -> int:
-        return len(self._sizes)
+        return len(self._item_tokens)
 
     def estimate_tokens(self, count: int) -> int:
-        return self._required_tokens + (self._cumulative_sizes[count - 1] if count > 0 else 0)
+        return self._required_tokens + (self._cumulative_tokens[count - 1] if count > 0 else 0)
 
-    def prompt(self, count: int) -> Prompt:
+    def build_prompt(self, count: int) -> Prompt:
         return self._build_draft_and_prompt(count)[1]
 
     def _build_draft_and_prompt(self, count: int) -> tuple[Draft, Prompt]:
@@ -161,22 +163,22 @@ class _OptionalContent:
             left_out_items=(),
         )
 
-    def guess_count(self, count: int, tokens_left: float) -> int:
+    def guess_fitting_count(self, count: int, tokens_left: float) -> int:
         """Estimate how many items fit if `count` items leave `tokens_left` (may be negative)."""
         while count > 0 and tokens_left < 0:
             count -= 1
-            tokens_left += self._sizes[count]
-        tokens_so_far = self._cumulative_sizes[count - 1] if count else 0
-        return bisect_right(self._cumulative_sizes, tokens_so_far + tokens_left, count)
+            tokens_left += self._item_tokens[count]
+        tokens_so_far = self._cumulative_tokens[count - 1] if count else 0
+        return bisect_right(self._cumulative_tokens, tokens_so_far + tokens_left, count)
 
     def to_fitted_prompt(self, count: int, tokens: int) -> FittedPrompt:
         draft, prompt = self._build_draft_and_prompt(count)
         items = [*self._draft.left_out_items]
-        items += [_to_dropped_item(*one, _SIZE_REASON) for one in self._oversized_parts]
-        items += [_to_dropped_item(*one, _BUDGET_REASON) for one in self._fitting_parts[count:]]
+        items += [_to_dropped_item(*one, _TOO_BIG_REASON) for one in self._oversized_parts]
+        items += [_to_dropped_item(*one, _USED_UP_REASON) for one in self._fitting_parts[count:]]
         if units := self._draft.history[: len(self._draft.history) - len(draft.history)]:
             message_count = sum(len(unit.messages) for unit in units)
-            items.append(DroppedItem("history", "", _BUDGET_REASON, message_count))
+            items.append(DroppedItem("history", "", _USED_UP_REASON, message_count))
         return FittedPrompt(draft, prompt, tokens, self._limit, tuple(items))
 
 
@@ -185,23 +187,23 @@ def _to_dropped_item(part: PromptPart, tokens: int, reason: str) -> DroppedItem:
 
 
 async def _count_fitting_items(
-    content: _OptionalContent, limit: int, count: PromptTokenCounter
+    content: _OptionalContent, limit: int, count_prompt: PromptTokenCounter
 ) -> tuple[int, int]:
     """Return (number of items that fit, prompt tokens), or (-1, 0) if not even zero items fit."""
     fitting_count, fitting_tokens, exceeding_count = -1, 0, content.item_count + 1
-    probed_count = content.guess_count(0, limit - content.estimate_tokens(0))
+    tried_count = content.guess_fitting_count(0, limit - content.estimate_tokens(0))
     for attempt_number in range(content.item_count + 2):
-        tokens = await count(content.prompt(probed_count))
+        tokens = await count_prompt(content.build_prompt(tried_count))
         if tokens <= limit:
-            fitting_count, fitting_tokens = probed_count, tokens
+            fitting_count, fitting_tokens = tried_count, tokens
         else:
-            exceeding_count = probed_count
-        estimate_ratio = max(1, tokens) / max(1, content.estimate_tokens(probed_count))
-        guess = content.guess_count(probed_count, (limit - tokens) / estimate_ratio)
+            exceeding_count = tried_count
+        estimate_ratio = max(1, tokens) / max(1, content.estimate_tokens(tried_count))
+        guess = content.guess_fitting_count(tried_count, (limit - tokens) / estimate_ratio)
         if exceeding_count - fitting_count == 1 or guess == fitting_count:
             break
         guess = guess if attempt_number < _MAX_GUESSES else (fitting_count + exceeding_count) // 2
-        probed_count = min(max(guess, fitting_count + 1), exceeding_count - 1)
+        tried_count = min(max(guess, fitting_count + 1), exceeding_count - 1)
     return fitting_count, fitting_tokens
 
 
@@ -210,26 +212,26 @@ def _sort_optional_parts(draft: Draft) -> list[PromptPart]:
     return sorted((part for part in parts if not part.is_required), key=lambda part: -part.priority)
 
 
-def _split_by_size(
+def _split_by_tokens(
     parts: Iterable[tuple[PromptPart, int]], tokens_left: int | None
 ) -> tuple[list[tuple[PromptPart, int]], list[tuple[PromptPart, int]]]:
     fitting_parts, oversized_parts = [], []
-    for part, size in parts:
-        if tokens_left is None or size <= tokens_left:
-            fitting_parts.append((part, size))
-            tokens_left = None if tokens_left is None else tokens_left - size
+    for part, tokens in parts:
+        if tokens_left is None or tokens <= tokens_left:
+            fitting_parts.append((part, tokens))
+            tokens_left = None if tokens_left is None else tokens_left - tokens
         else:
-            oversized_parts.append((part, size))
+            oversized_parts.append((part, tokens))
     return fitting_parts, oversized_parts
 
 
-def _estimate_unit_sizes(draft: Draft, estimate: TextTokenCounter) -> list[int]:
-    def estimate_size(unit: HistoryUnit) -> int:
+def _estimate_unit_tokens(draft: Draft, estimate: TextTokenCounter) -> list[int]:
+    def estimate_tokens(unit: HistoryUnit) -> int:
         return sum(estimate_message_tokens(unit.all_messages, estimate))
 
     key = "sizes", draft.base_prompt.character
-    sizes = map_incrementally(draft.memo, key, estimate, draft.history, estimate_size)
-    return list(reversed(sizes))
+    unit_tokens = map_incrementally(draft.memo, key, estimate, draft.history, estimate_tokens)
+    return list(reversed(unit_tokens))
 
 
 def prompt_tokens(receipt: Receipt) -> int:
@@ -256,10 +258,10 @@ def tokens_by_span(receipt: Receipt) -> list[tuple[PromptSpan, int]]:
 
 
 def tokens_by_section(receipt: Receipt) -> dict[str, int]:
-    token_sums: dict[str, int] = {}
+    section_tokens: dict[str, int] = {}
     for span, tokens in tokens_by_span(receipt):
-        token_sums[span.section] = token_sums.get(span.section, 0) + tokens
-    return token_sums
+        section_tokens[span.section] = section_tokens.get(span.section, 0) + tokens
+    return section_tokens
 
 
 def _estimate_tokens(

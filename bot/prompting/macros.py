@@ -405,11 +405,11 @@ class Macros:
         if match is None:
             return ""
         dice_count = int(match[1] or 1) if match[4] is None else 1
-        sides = int(match[4] or match[2])
-        if not (1 <= dice_count <= _MAX_DICE and 1 <= sides <= _MAX_SIDES):
+        side_count = int(match[4] or match[2])
+        if not (1 <= dice_count <= _MAX_DICE and 1 <= side_count <= _MAX_SIDES):
             return ""
         self.budget.macros_left -= dice_count // 10  # ten rolls cost as much as a macro
-        dice_rolls = (self.rng.randint(1, sides) for _ in range(dice_count))
+        dice_rolls = (self.rng.randint(1, side_count) for _ in range(dice_count))
         return str(sum(dice_rolls) + int(match[3] or 0))
 
 
@@ -445,10 +445,10 @@ def find_unknown_macros(texts: Iterable[str]) -> Sequence[str]:
         calls = [call for text in texts if "{{" in text for call in _ParsedText(text).calls]
         texts = [call.body for call in calls]
         for call in calls:
-            is_known = (
+            is_known_call = (
                 _is_known_macro(call.name) or call.name == "//" or _TIME_ZONE.fullmatch(call.body)
             )
-            if not is_known and parse_expression(call.body) is None:
+            if not is_known_call and parse_expression(call.body) is None:
                 call_match = _MACRO_CALL.match(call.body)
                 name = call_match[2] if call_match else " ".join(call.body.split())
                 unknown_names.setdefault(name[:40])

@@ -107,14 +107,14 @@ def build_roleplay_prompt(
     user_name: str | None,
     message: str,
     max_input_tokens: int | None,
-    count: TextTokenCounter,
+    counter: TextTokenCounter,
 ) -> FilledText:
     """Build the system prompt; stories may use the tokens that persona and `message` leave."""
     budget = None
     if max_input_tokens is not None and stories_by_query:  # only stories need the limit
-        budget = max_input_tokens - sum(count([persona.source, message]))
+        budget = max_input_tokens - sum(counter([persona.source, message]))
     filled_text = fill_placeholders(
-        persona, stories_by_query, message=message, tokens=budget, count=count
+        persona, stories_by_query, message=message, tokens=budget, counter=counter
     )
     persona_text = fill_names(filled_text.text, role_name, user_name)
     return FilledText(format_roleplay_prompt(role_name, persona_text), filled_text.stories)
@@ -126,7 +126,7 @@ def fill_placeholders(
     *,
     message: str,
     tokens: int | None,
-    count: TextTokenCounter,
+    counter: TextTokenCounter,
 ) -> FilledText:
     """Replace placeholders with the best stories for their queries, up to `tokens` in total.
 
@@ -141,7 +141,7 @@ def fill_placeholders(
     for placeholder in persona.placeholders:
         stories = stories_by_query.get(placeholder.build_query(message), ())
         unused_stories = [story for story in stories if story.id not in used_stories]
-        chosen_stories, used_tokens = _choose_stories(placeholder, unused_stories, tokens, count)
+        chosen_stories, used_tokens = _choose_stories(placeholder, unused_stories, tokens, counter)
         tokens = None if tokens is None else tokens - used_tokens
         used_stories |= {story.id: story for story in chosen_stories}
         story_blocks = (f"###\n{story.text.strip()}\n" for story in chosen_stories)
@@ -211,16 +211,19 @@ def _parse_limits(arguments: str, line_index: int) -> tuple[dict[str, int], str 
 
 
 def _choose_stories(
-    placeholder: Placeholder, stories: Sequence[Story], budget: int | None, count: TextTokenCounter
+    placeholder: Placeholder,
+    stories: Sequence[Story],
+    token_budget: int | None,
+    counter: TextTokenCounter,
 ) -> tuple[Sequence[Story], int]:
     best_stories = stories[: max(placeholder.max_stories, 0)]
-    story_tokens = count([story.text for story in best_stories]) if best_stories else ()
-    if budget is None or 0 < placeholder.max_tokens < budget:
-        budget = placeholder.max_tokens if placeholder.max_tokens > 0 else None
+    story_tokens = counter([story.text for story in best_stories]) if best_stories else ()
+    if token_budget is None or 0 < placeholder.max_tokens < token_budget:
+        token_budget = placeholder.max_tokens if placeholder.max_tokens > 0 else None
     chosen_count = used_tokens = 0
     for token_count in story_tokens:
-        fits = budget is None or used_tokens + token_count <= budget
-        if not fits and not (placeholder.requires_story and not chosen_count):
+        fits_budget = token_budget is None or used_tokens + token_count <= token_budget
+        if not fits_budget and not (placeholder.requires_story and not chosen_count):
             break
         chosen_count += 1
         used_tokens += token_count

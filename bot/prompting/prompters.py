@@ -23,7 +23,7 @@ Tools = Sequence[MessageDict]
 
 
 @value_class
-class ModelConfigs:
+class ModelConfig:
     """A model's system text and markers: `so…` is the start of a part, and `eo…` is its end."""
 
     system: str = "You are an AI-Agent developed by LazyLLM."
@@ -55,14 +55,14 @@ def format_tools(tools: Tools) -> str:
     return f"### Function-call Tools. \n\n{json.dumps(tools)}\n\n" if tools else ""
 
 
-def format_history(history: History, configs: ModelConfigs) -> str:
+def format_history(history: History, config: ModelConfig) -> str:
     """Return a history as text with markers; raise `UserError` if it mixes pairs and messages."""
     if history and not isinstance(history[0], Mapping):
         # As in LazyLLM, a message after a pair counts as a pair of its keys.
         history = [item if isinstance(item, str) else list(item) for item in history]
     elif not all(isinstance(item, Mapping) for item in history):
         raise UserError("the history mixes pairs with messages; use only one of the two")
-    return "".join(_format_message(message, configs) for message in to_history_messages(history))
+    return "".join(_format_message(message, config) for message in to_history_messages(history))
 
 
 def to_history_messages(history: History) -> list[dict[str, Any]]:
@@ -95,41 +95,41 @@ def to_input_messages(value: Any) -> list[dict[str, Any]]:
             raise UserError(f"the input must be a string, a message, or messages, not {value!r}")
 
 
-def format_input(value: Any, configs: ModelConfigs) -> tuple[str, str, str]:
+def format_input(value: Any, config: ModelConfig) -> tuple[str, str, str]:
     """Return the start marker, text, and end marker for the input, which may be a tool's result."""
     match value:
         case str() | int() | float():
-            return configs.soh, str(value), configs.eoh
+            return config.soh, str(value), config.eoh
         case [*items] if all(isinstance(item, Mapping) for item in items):
             text = "\n".join(item.get("content", "") for item in items)
             if any(item.get("role") == "tool" for item in items):
-                start = configs.soh if configs.soe is None else configs.soe
-                return start, text, configs.eoh if configs.eoe is None else configs.eoe
-            return configs.soh, text, configs.eoh
+                start = config.soh if config.soe is None else config.soe
+                return start, text, config.eoh if config.eoe is None else config.eoe
+            return config.soh, text, config.eoh
         case _:  # as in LazyLLM, a single message must be in a list
             raise UserError("the input must be a string or a list of messages")
 
 
-def _format_message(message: MessageDict, configs: ModelConfigs) -> str:
+def _format_message(message: MessageDict, config: ModelConfig) -> str:
     content = message.get("content") or ""
     match message.get("role"):
         case "user":
-            return f"{configs.soh}{content}{configs.eoh}"
+            return f"{config.soh}{content}{config.eoh}"
         case "assistant":
-            calls = "".join(_format_call(call, configs) for call in message.get("tool_calls", ()))
-            return f"{configs.soa}{content}{calls}{configs.eoa}"
+            calls = "".join(_format_call(call, config) for call in message.get("tool_calls", ()))
+            return f"{config.soa}{content}{calls}{config.eoa}"
         case "tool":
-            return f"{configs.soe or ''}{_parse_tool_result(content)}{configs.eoe or ''}"
+            return f"{config.soe or ''}{_parse_tool_result(content)}{config.eoe or ''}"
         case _:  # a system message is written by the prompter
             return ""
 
 
-def _format_call(call: MessageDict, configs: ModelConfigs) -> str:
+def _format_call(call: MessageDict, config: ModelConfig) -> str:
     function = call["function"]
-    if configs.tool_args_token:
+    if config.tool_args_token:
         arguments = json.dumps(function["arguments"], ensure_ascii=False)
-        function = f"{function['name']}{configs.tool_args_token}{arguments}"
-    return f"{configs.tool_start_token}\n{function}{configs.tool_end_token}\n"
+        function = f"{function['name']}{config.tool_args_token}{arguments}"
+    return f"{config.tool_start_token}\n{function}{config.tool_end_token}\n"
 
 
 def _parse_tool_result(content: object) -> object:
@@ -260,7 +260,7 @@ class Prompter(ABC):
         self._user_part = user_part
         self._tools = tools
         self._history = history or ()
-        self._configs = ModelConfigs()
+        self._config = ModelConfig()
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -268,8 +268,8 @@ class Prompter(ABC):
         return tuple(name for name in names if name not in self._tool_tokens())
 
     def set_model_configs(self, **configs: object) -> None:
-        """Set fields of `ModelConfigs` by name; fields that are None stay unchanged."""
-        names = {field.name for field in dataclasses.fields(ModelConfigs)}
+        """Set fields of `ModelConfig` by name; fields that are None stay unchanged."""
+        names = {field.name for field in dataclasses.fields(ModelConfig)}
         for name in configs:
             if name not in names | _IGNORED_CONFIGS:
                 raise TypeError(
@@ -278,7 +278,7 @@ class Prompter(ABC):
         new_values: dict[str, Any] = {
             name: value for name, value in configs.items() if name in names and value is not None
         }
-        self._configs = dataclasses.replace(self._configs, **new_values)
+        self._config = dataclasses.replace(self._config, **new_values)
 
     def generate_prompt(
         self,
@@ -310,7 +310,7 @@ class Prompter(ABC):
             )
         if not return_dict:
             return self._to_text(instruction, user, newest_turn, history, tools) + (label or "")
-        system = self._configs.system + (f"\n{instruction}" if instruction else "")
+        system = self._config.system + (f"\n{instruction}" if instruction else "")
         history_messages = to_history_messages([*self._history, *history])
         messages = [{"role": "system", "content": system}, *history_messages]
         messages += to_input_messages(newest_turn)
@@ -322,11 +322,11 @@ class Prompter(ABC):
         """Return the answer without the prompt, if the model repeated the prompt before it."""
         if input and output.startswith(input):
             return output[len(input) :]
-        answer_marker = self.answer_marker or self._configs.soa
+        answer_marker = self.answer_marker or self._config.soa
         return output.rpartition(answer_marker)[2] if answer_marker else output
 
     def _tool_tokens(self) -> dict[str, str]:
-        values = {name: str(getattr(self._configs, name)) for name in _TOOL_TOKENS}
+        values = {name: str(getattr(self._config, name)) for name in _TOOL_TOKENS}
         return {name: value for name, value in values.items() if value}
 
     @abstractmethod
@@ -363,7 +363,7 @@ class AlpacaPrompter(Prompter):
 
     @override
     def _to_text(self, system: str, user: str, value: Any, history: History, tools: Tools) -> str:
-        return f"{self._configs.system}\n{system}\n{format_tools(tools)}\n{user}### Response:\n"
+        return f"{self._config.system}\n{system}\n{format_tools(tools)}\n{user}### Response:\n"
 
 
 class ChatPrompter(Prompter):
@@ -385,10 +385,10 @@ class ChatPrompter(Prompter):
 
     @override
     def _to_text(self, system: str, user: str, value: Any, history: History, tools: Tools) -> str:
-        configs = self._configs
-        soh, text, eoh = format_input(value, configs)
-        turns = format_history(self._history, configs) + format_history(history, configs)
+        config = self._config
+        soh, text, eoh = format_input(value, config)
+        turns = format_history(self._history, config) + format_history(history, config)
         return (
-            f"{configs.sos}{configs.system}{system}{format_tools(tools)}{configs.eos}\n\n"
-            f"{turns}\n{soh}\n{user}{text}\n{eoh}{configs.soa}\n"
+            f"{config.sos}{config.system}{system}{format_tools(tools)}{config.eos}\n\n"
+            f"{turns}\n{soh}\n{user}{text}\n{eoh}{config.soa}\n"
         )

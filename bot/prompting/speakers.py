@@ -207,7 +207,7 @@ class SpeakerLabels:
     """The skeletons (UTS #39) of texts that look like a speaker's name, except role names."""
 
     @property
-    def tagging_key(self) -> Hashable:
+    def tagging_context(self) -> Hashable:
         """A value that changes whenever turns have to be tagged again."""
         return frozenset(self.people.items()), tuple(self.characters.items())
 
@@ -274,9 +274,9 @@ def _assign_labels(people: Mapping[str, str], characters: Iterable[str]) -> dict
     labels: dict[str, str] = {}
     for person_id in people:
         label, attempt_number = clean_names[person_id], 0
-        is_taken = skeletons[person_id] in taken_skeletons or is_role_heading(label)
-        is_unique = not is_taken and all_skeletons.count(skeletons[person_id]) == 1
-        if not (is_unique and is_unambiguous_name(people[person_id])):
+        is_label_taken = skeletons[person_id] in taken_skeletons or is_role_heading(label)
+        is_label_unique = not is_label_taken and all_skeletons.count(skeletons[person_id]) == 1
+        if not (is_label_unique and is_unambiguous_name(people[person_id])):
             label = add_id_suffix(clean_names[person_id], person_id)
             while label in labels.values():  # a hash collision, 1 in 65,536
                 attempt_number += 1

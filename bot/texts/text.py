@@ -28,7 +28,7 @@ class Text(str):
     """
 
     _pattern: str
-    _plural: str | None
+    _plural_pattern: str | None
     _count: int
     _values: Mapping[str, object]
 
@@ -42,17 +42,17 @@ class Text(str):
     ) -> Self:
         english_pattern = pattern if plural is None or count == 1 else plural
         text = super().__new__(cls, english_pattern.format_map(values))
-        text._pattern, text._plural, text._count = pattern, plural, count
+        text._pattern, text._plural_pattern, text._count = pattern, plural, count
         text._values = values
         return text
 
     def translate_to(self, language: str) -> str:
         """Return the text in a language, or in English if the catalog has no translation."""
         catalog = _load_catalog(language)
-        if self._plural is None:
+        if self._plural_pattern is None:
             pattern = catalog.gettext(self._pattern) if self._pattern else ""
         else:
-            pattern = catalog.ngettext(self._pattern, self._plural, self._count)
+            pattern = catalog.ngettext(self._pattern, self._plural_pattern, self._count)
         values = {
             name: value.translate_to(language) if isinstance(value, Text) else value
             for name, value in self._values.items()
@@ -62,7 +62,7 @@ class Text(str):
     def with_values(self, change: Callable[[str], str]) -> Self:
         """Return a copy with `change` applied to every value that is a plain string."""
         values = {name: _apply_to_strings(value, change) for name, value in self._values.items()}
-        return type(self)(self._pattern, values, plural=self._plural, count=self._count)
+        return type(self)(self._pattern, values, plural=self._plural_pattern, count=self._count)
 
 
 EMPTY_TEXT: Final = Text("", {})
@@ -132,7 +132,7 @@ def _load_catalog(language: str) -> gettext.NullTranslations:
 
 _MAX_PARSED_CHARS = 2000
 
-_NESTED_VALUE_NAMES = frozenset({"found", "reason"})
+_TRANSLATED_VALUE_NAMES = frozenset({"found", "reason"})
 """Names of values that are translated, too; other values are numbers or people's words."""
 
 
@@ -164,7 +164,7 @@ class StoredPattern:
         if pattern_match is None:
             return None
         values = {
-            name: to_translatable(value) if name in _NESTED_VALUE_NAMES else value
+            name: to_translatable(value) if name in _TRANSLATED_VALUE_NAMES else value
             for name, value in pattern_match.groupdict().items()
         }
         return Text(self._pattern, values)

@@ -18,8 +18,8 @@ _THREAD_TITLE_HEADING = "[The title of this thread]"
 _MAX_OBSERVED_LINES = 50
 _MAX_LINE_CHARS = 500
 _MAX_QUOTE_CHARS = 300
-_BACKGROUND_DIVISOR = 7  # the block may use about 15 % of the prompt
-_TOKENS_WITHOUT_LIMIT = 2000
+_PROMPT_TO_BACKGROUND_RATIO = 7  # the block may use about 15 % of the prompt
+_DEFAULT_TOKEN_BUDGET = 2000
 _BYTES_PER_TOKEN = 3  # as in Chinese; English has more bytes per token
 _TOO_OLD_REASON = marked("too old: newer messages took the space")
 
@@ -74,7 +74,7 @@ def _select_fitting_lines(
     turns: Sequence[Turn], tag: Callable[[Turn, str], str], max_tokens: int | None
 ) -> list[str]:
     """Return the newest turns that fit, oldest first, each as quoted lines."""
-    tokens_left = max_tokens // _BACKGROUND_DIVISOR if max_tokens else _TOKENS_WITHOUT_LIMIT
+    tokens_left = max_tokens // _PROMPT_TO_BACKGROUND_RATIO if max_tokens else _DEFAULT_TOKEN_BUDGET
     tokens_left -= _estimate_tokens(_OBSERVED_HEADING)
     fitting_lines: list[str] = []
     for turn in reversed(turns[-_MAX_OBSERVED_LINES:]):
@@ -90,7 +90,7 @@ def _select_fitting_lines(
 
 
 def _build_attachment_parts(files: AttachedFiles, max_input_tokens: int | None) -> list[PromptPart]:
-    max_tokens = max_input_tokens // 2 if max_input_tokens else _TOKENS_WITHOUT_LIMIT * 20
+    max_tokens = max_input_tokens // 2 if max_input_tokens else _DEFAULT_TOKEN_BUDGET * 20
     max_bytes = max_tokens * _BYTES_PER_TOKEN // max(1, len(files.texts))
     parts = []
     for file in files.texts:

@@ -291,7 +291,7 @@ def _to_messages(
     memo, cache_key = inputs.session.cache, ("messages", preset_name)
     if not uses_tags:
         return map_incrementally(memo, cache_key, None, turns, to_plain_message)
-    return map_incrementally(memo, cache_key, labels.tagging_key, turns, to_tagged_message)
+    return map_incrementally(memo, cache_key, labels.tagging_context, turns, to_tagged_message)
 
 
 def _to_role(turn: Turn, preset_name: str) -> Role:

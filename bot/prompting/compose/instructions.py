@@ -20,7 +20,7 @@ from bot.prompting.presets.preset import Preset
 from bot.prompting.prompters import AlpacaPrompter, ChatPrompter, Instruction
 from bot.prompting.text.tokens import get_counter_for_model
 
-_STORIES_DIVISOR = 4  # stories may use a quarter of the prompt
+_PROMPT_TO_STORIES_RATIO = 4  # stories may use a quarter of the prompt
 PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scenario": "scenario"}
 """Maps the preset keys that describe a character to the macros that insert their texts."""
 
@@ -56,8 +56,8 @@ def build_story_parts(
         _parse_persona_with_queries(preset),
         _strip_story_brackets(stories),
         message=inputs.incoming.text,
-        tokens=max_tokens and max_tokens // _STORIES_DIVISOR,
-        count=get_counter_for_model(preset.model),
+        tokens=max_tokens and max_tokens // _PROMPT_TO_STORIES_RATIO,
+        counter=get_counter_for_model(preset.model),
     )
     parts = []
     for story in filled_text.stories:
@@ -91,7 +91,7 @@ def build_instructions(
             user_name=user_name,
             message=message,
             max_input_tokens=max_input_tokens,
-            count=get_counter_for_model(preset.model),
+            counter=get_counter_for_model(preset.model),
         )
     else:
         filled_text = fill_persona(preset, stories, message=message)
@@ -111,8 +111,10 @@ def fill_persona(
     """Return the persona with its stories; placeholders and macros for names are kept."""
     persona = parse_persona(preset.persona or "")
     persona_stories = _select_persona_stories(preset, stories)
-    count = get_counter_for_model(preset.model)
-    return fill_placeholders(persona, persona_stories, message=message, tokens=None, count=count)
+    counter = get_counter_for_model(preset.model)
+    return fill_placeholders(
+        persona, persona_stories, message=message, tokens=None, counter=counter
+    )
 
 
 def _select_persona_stories(

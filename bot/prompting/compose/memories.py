@@ -11,11 +11,11 @@ from bot.prompting.text.confusables import strip_hidden_text
 from bot.texts.text import marked
 
 _MAX_MEMORIES = 20
-_TOKENS_WITHOUT_LIMIT = 1600
+_DEFAULT_TOKEN_BUDGET = 1600
 _BYTES_PER_TOKEN = 3  # as in Chinese; English has more bytes per token
 _MAX_MEMORY_CHARS = 500
 _PRIVATE_REASON = marked("told in private")
-_BUDGET_REASON = marked("over the budget")
+_OVER_BUDGET_REASON = marked("over the budget")
 _BRACKET_REPLACEMENTS = str.maketrans("[]", "()")
 
 
@@ -24,7 +24,7 @@ def build_memories(
 ) -> tuple[list[PromptPart], list[DroppedItem]]:
     """Return parts for the best memories within the budget, and items that count the others."""
     limit = inputs.max_input_tokens
-    tokens_left = limit * ranked_memories.budget_share if limit else _TOKENS_WITHOUT_LIMIT
+    tokens_left = limit * ranked_memories.budget_share if limit else _DEFAULT_TOKEN_BUDGET
     parts: list[PromptPart] = []
     for ranked_memory in ranked_memories.memories[:_MAX_MEMORIES]:
         text = _format_memory(inputs, ranked_memory)
@@ -37,7 +37,7 @@ def build_memories(
         )
     dropped_items = []
     if over_budget_count := len(ranked_memories.memories) - len(parts):
-        dropped_items.append(DroppedItem("memory", "", _BUDGET_REASON, over_budget_count))
+        dropped_items.append(DroppedItem("memory", "", _OVER_BUDGET_REASON, over_budget_count))
     if private_count := ranked_memories.private_memory_count:
         dropped_items.append(DroppedItem("memory", "", _PRIVATE_REASON, private_count))
     return parts, dropped_items

@@ -24,7 +24,7 @@ except ImportError:  # the extra is not installed
 
 
 _LONGEST_SIDE, _SHORTEST_SIDE, _TILE_SIDE = 2048, 768, 512
-_BASE_TOKENS, _TOKENS_PER_TILE = 85, 170  # GPT-4o's; most services use fewer
+_BASE_IMAGE_TOKENS, _TOKENS_PER_TILE = 85, 170  # GPT-4o's; most services use fewer
 _ASSUMED_IMAGE_SIZE = (_LONGEST_SIDE, _LONGEST_SIDE * 3)  # the maximum; links have no known size
 _MAX_HEADER_CHARS = 64 * 1024  # in base64; a JPEG's size may come after an embedded preview
 
@@ -32,12 +32,12 @@ _MAX_HEADER_CHARS = 64 * 1024  # in base64; a JPEG's size may come after an embe
 def estimate_image_tokens(image: Image) -> int:
     """Estimate an image's tokens, assuming the largest size for links and unknown formats."""
     if image.detail == "low":
-        return _BASE_TOKENS
+        return _BASE_IMAGE_TOKENS
     width, height = read_image_size(image) or _ASSUMED_IMAGE_SIZE
     scale = min(1.0, _LONGEST_SIDE / max(width, height))
     scale *= min(1.0, _SHORTEST_SIDE / max(1.0, min(width, height) * scale))
     columns, rows = (max(1, math.ceil(side * scale / _TILE_SIDE)) for side in (width, height))
-    return _BASE_TOKENS + _TOKENS_PER_TILE * columns * rows
+    return _BASE_IMAGE_TOKENS + _TOKENS_PER_TILE * columns * rows
 
 
 def read_image_size(image: Image) -> tuple[int, int] | None:
@@ -111,12 +111,12 @@ class EncodingCounter:
         self._load_encoding = load
         self._load_lock = Lock()
         # The keys are hashes and lengths, so that this cache contains no texts.
-        self._counts_by_text_key: dict[tuple[int, int], int] = {}
+        self._token_counts_by_text_key: dict[tuple[int, int], int] = {}
 
     def __call__(self, texts: Iterable[str]) -> Sequence[int]:
         """Return the number of tokens of each text; special tokens count as plain text."""
-        counts = self._counts_by_text_key
-        return [counts.get((hash(text), len(text))) or self._get_count(text) for text in texts]
+        counts = self._token_counts_by_text_key
+        return [counts.get((hash(text), len(text))) or self._count_text(text) for text in texts]
 
     async def count_prompt(self, prompt: Prompt) -> int:
         """Load the encoding, and count a prompt's tokens."""
@@ -137,13 +137,13 @@ class EncodingCounter:
         text_tokens = sum(self([message.content for message in messages]))
         return overhead_tokens + sum(map(estimate_image_tokens, images)) + text_tokens
 
-    def _get_count(self, text: str) -> int:
+    def _count_text(self, text: str) -> int:
         key = hash(text), len(text)
-        tokens = self._counts_by_text_key.get(key)
+        tokens = self._token_counts_by_text_key.get(key)
         if tokens is None:
-            tokens = self._counts_by_text_key[key] = self._compute_count(text)
-            if len(self._counts_by_text_key) > _MAX_CACHED_TEXTS:
-                del self._counts_by_text_key[next(iter(self._counts_by_text_key))]
+            tokens = self._token_counts_by_text_key[key] = self._compute_token_count(text)
+            if len(self._token_counts_by_text_key) > _MAX_CACHED_TEXTS:
+                del self._token_counts_by_text_key[next(iter(self._token_counts_by_text_key))]
         return tokens
 
     def _load(self) -> Any:
@@ -152,7 +152,7 @@ class EncodingCounter:
         with self._load_lock:
             return self._load_encoding(self.encoding)
 
-    def _compute_count(self, text: str) -> int:
+    def _compute_token_count(self, text: str) -> int:
         if not text.isascii():
             text = text.encode(errors="replace").decode()  # no lone surrogates
             if self.encoding in _NFC_ENCODINGS:

@@ -252,7 +252,7 @@ def as_chatglm_reads(given: Case) -> object:
 def fill_case(given: Case) -> object:
     found = {"": [Story(0, given["story"], 1.0)]}
     persona = parse_persona("{{RAG对话}}")
-    return fill_placeholders(persona, found, message="", tokens=None, count=count_tokens).text
+    return fill_placeholders(persona, found, message="", tokens=None, counter=count_tokens).text
 
 
 def tagged(given: Case) -> object:

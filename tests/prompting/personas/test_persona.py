@@ -28,7 +28,7 @@ def fill_persona(
     text: str, found: Mapping[str, Sequence[Story]] | None, tokens: int | None = None
 ) -> str:
     return fill_placeholders(
-        parse_persona(text), found, message="hi", tokens=tokens, count=words
+        parse_persona(text), found, message="hi", tokens=tokens, counter=words
     ).text
 
 
@@ -88,7 +88,7 @@ def test_stories_and_names_are_not_expanded_again() -> None:
         user_name="{{role}}",
         message="hi",
         max_input_tokens=None,
-        count=words,
+        counter=words,
     )
 
     assert made.stories == (story,)
@@ -132,7 +132,7 @@ def test_limits_are_respected_and_no_story_is_repeated(
     stories = [Story(at, " ".join("w" * length), 1.0) for at, length in enumerate(lengths)]
     persona = parse_persona("\n".join(lines_with_placeholders))
 
-    made = fill_placeholders(persona, {"hi": stories}, message="hi", tokens=tokens, count=words)
+    made = fill_placeholders(persona, {"hi": stories}, message="hi", tokens=tokens, counter=words)
 
     ids = [story.id for story in made.stories]
     assert ids == sorted(set(ids))
