@@ -71,7 +71,7 @@ class Draft:
     """The stories in the system text, in the order of the text."""
     left_out_items: tuple[DroppedItem, ...] = ()
     """Items that were already dropped before the token budget was applied."""
-    memo: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    cache: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def prompt(self) -> Prompt:
@@ -135,21 +135,21 @@ def group_history(
     messages: Iterable[Message],
     *,
     question_flags: Sequence[bool] = (),
-    memo: dict[Hashable, Any] | None = None,
+    cache: dict[Hashable, Any] | None = None,
     key: Hashable = None,
 ) -> tuple[HistoryUnit, ...]:
     """Group a history (oldest first) into units: a question with its answers.
 
     `question_flags` marks the questions, because other characters' answers are user messages, too;
-    by default, all messages except the assistant's are questions. With the session's `memo`, units
+    by default, all messages except the assistant's are questions. With the session's `cache`, units
     are reused from the last prompt of the character `key`.
     """
     history = tuple(messages)
     question_flags = question_flags or [one.role != "assistant" for one in history]
     unit_starts = [index for index, flag in enumerate(question_flags) if flag or index == 0]
     groups = [history[index:end] for index, end in pairwise([*unit_starts, len(history)])]
-    memo = {} if memo is None else memo
-    return map_incrementally(memo, ("units", key), None, groups, HistoryUnit)
+    cache = {} if cache is None else cache
+    return map_incrementally(cache, ("units", key), None, groups, HistoryUnit)
 
 
 def get_story_title(story: Story) -> str:

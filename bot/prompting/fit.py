@@ -230,7 +230,7 @@ def _estimate_unit_tokens(draft: Draft, estimate: TextTokenCounter) -> list[int]
         return sum(estimate_message_tokens(unit.all_messages, estimate))
 
     key = "sizes", draft.base_prompt.character
-    unit_tokens = map_incrementally(draft.memo, key, estimate, draft.history, estimate_tokens)
+    unit_tokens = map_incrementally(draft.cache, key, estimate, draft.history, estimate_tokens)
     return list(reversed(unit_tokens))
 
 

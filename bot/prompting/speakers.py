@@ -412,21 +412,21 @@ class EchoFilter:
 
     def _take_line(self) -> str:
         """Remove a line from the held text and return it; return "" for leading blank lines."""
-        line_end = _LINE_END.search(self._held_text)
-        line_length = len(self._held_text) if line_end is None else line_end.end()
+        end_match = _LINE_END.search(self._held_text)
+        line_length = len(self._held_text) if end_match is None else end_match.end()
         line, self._held_text = self._held_text[:line_length], self._held_text[line_length:]
-        self._is_at_line_start = line_end is not None
+        self._is_at_line_start = end_match is not None
         self._has_text = self._has_text or bool(line.strip())
         return line if self._has_text else ""
 
     def _measure_tag(self, *, is_end_of_answer: bool) -> int | None:
         """Return the length of the line's tag, 0 if it has none, or None if more text is needed."""
-        line_end = _LINE_END.search(self._held_text)
-        line = self._held_text if line_end is None else self._held_text[: line_end.start()]
+        end_match = _LINE_END.search(self._held_text)
+        line = self._held_text if end_match is None else self._held_text[: end_match.start()]
         indent_length = len(line) - len(line.lstrip())
         limit = indent_length + MAX_TAG_CHARS
         colon = COLON.search(line, 0, limit)
-        is_line_complete = is_end_of_answer or line_end is not None
+        is_line_complete = is_end_of_answer or end_match is not None
         if colon is None:
             can_grow = not is_line_complete and len(line) < limit
             return None if can_grow and self._may_become_a_tag(line) else 0

@@ -106,7 +106,7 @@ def compose(
         images=files.images,
         stories=filled_persona.stories,
         left_out_items=(*omitted_items, *_list_left_out_items(inputs, unsent_turn_count, stories)),
-        memo=inputs.session.cache,
+        cache=inputs.session.cache,
     )
     return apply_card(draft, inputs)
 
@@ -268,9 +268,9 @@ def _build_history_and_newest(
 ) -> tuple[tuple[HistoryUnit, ...], Message]:
     messages = _to_messages(turns, inputs, uses_tags=uses_tags)
     question_flags = [turn.speaker is not None for turn in turns[:-1]]
-    memo, key = inputs.session.cache, inputs.preset.name
-    history_units = group_history(messages[:-1], question_flags=question_flags, memo=memo, key=key)
-    return history_units, messages[-1]
+    cache, key = inputs.session.cache, inputs.preset.name
+    history = group_history(messages[:-1], question_flags=question_flags, cache=cache, key=key)
+    return history, messages[-1]
 
 
 def _to_messages(
@@ -288,10 +288,10 @@ def _to_messages(
         return Message(_to_role(turn, preset_name), labels.tag_text(label, turn.text), name=label)
 
     # Earlier turns become the same messages in every prompt of a conversation, so they are reused.
-    memo, cache_key = inputs.session.cache, ("messages", preset_name)
+    cache, cache_key = inputs.session.cache, ("messages", preset_name)
     if not uses_tags:
-        return map_incrementally(memo, cache_key, None, turns, to_plain_message)
-    return map_incrementally(memo, cache_key, labels.tagging_context, turns, to_tagged_message)
+        return map_incrementally(cache, cache_key, None, turns, to_plain_message)
+    return map_incrementally(cache, cache_key, labels.tagging_context, turns, to_tagged_message)
 
 
 def _to_role(turn: Turn, preset_name: str) -> Role:

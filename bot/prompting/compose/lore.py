@@ -119,7 +119,7 @@ def insert_messages(
     messages_by_position: dict[int, list[tuple[Message, str]]] = defaultdict(list)
     for depth, message, name in deep_messages:
         messages_by_position[max(0, message_count - depth)].append((message, name))
-    units, position = [], 0
+    new_units, position = [], 0
     for unit in history:
         end = position + len(unit.messages)
         named_messages = [*messages_by_position.pop(position, ())]
@@ -130,9 +130,9 @@ def insert_messages(
             # The last unit also contains what comes right before the newest message.
             if not name and (position < end or unit is history[-1]):
                 named_messages += messages_by_position.pop(position, ())
-        is_changed = len(named_messages) > len(unit.all_messages)
-        units.append(replace(unit, named_messages=tuple(named_messages)) if is_changed else unit)
-    return tuple(units)
+        is_longer = len(named_messages) > len(unit.all_messages)
+        new_units.append(replace(unit, named_messages=tuple(named_messages)) if is_longer else unit)
+    return tuple(new_units)
 
 
 def build_parts_without_history(

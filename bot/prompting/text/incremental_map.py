@@ -17,7 +17,7 @@ Value = TypeVar("Value")
 
 
 def map_incrementally(
-    memo: dict[Hashable, Any],
+    cache: dict[Hashable, Any],
     key: Hashable,
     context: Hashable,
     items: Sequence[Item],
@@ -25,17 +25,17 @@ def map_incrementally(
 ) -> tuple[Value, ...]:
     """Return `compute(item)` for each item, reusing the values of the last call with this `key`.
 
-    The values are kept in `memo`. `compute` must depend only on the item and on `context`; when
+    The values are kept in `cache`. `compute` must depend only on the item and on `context`; when
     `context` changes, all values are computed again.
     """
     items = tuple(items)
-    previous_context, previous_items, previous_values = memo.pop(key, (context, (), ()))
+    previous_context, previous_items, previous_values = cache.pop(key, (context, (), ()))
     reused_values: tuple[Value, ...] = ()
     if previous_context == context:
         begin, end = _find_overlap(previous_items, items)
         reused_values = previous_values[begin:end]
     values = (*reused_values, *map(compute, items[len(reused_values) :]))
-    memo[key] = context, items, values
+    cache[key] = context, items, values
     return values
 
 
