@@ -157,7 +157,11 @@ async def _stream_answer(
         return
     request = tools.next_prompt(prompt)
     await _stream_request(backend, request, answer, may_continue)
-    while tools.has_rounds_left and not answer.is_complete and (finish_event := answer.finish_event).tool_calls:
+    while (
+        tools.has_rounds_left
+        and not answer.is_complete
+        and (finish := answer.finish_event).tool_calls
+    ):
         if not await may_continue():
             _log.warning("tool_round_over_budget", calls=len(finish.tool_calls))
             return
