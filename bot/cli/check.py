@@ -140,11 +140,11 @@ async def check_everything(
     return has_passed
 
 
-async def _run_check(check: Awaitable[str], seconds: float | None) -> tuple[str, Sequence[str]]:
+async def _run_check(result: Awaitable[str], seconds: float | None) -> tuple[str, Sequence[str]]:
     """Return a check's result and no problems, or "" and a line for each problem."""
     try:
         async with asyncio.timeout(seconds):
-            return await check, ()
+            return await result, ()
     except TimeoutError:
         hint = "check that it is running and that the network works"
         return "", [f"no answer within {seconds:g} s; {hint}"]
@@ -294,8 +294,8 @@ async def _test_tool_server(name: str, settings: Settings) -> str:
     if not omitted_tools:
         return tools_text
     omitted_names = ", ".join(omitted_tools)
-    variable_name = f"TROUPE_MCP_SERVERS__{name.upper()}__TOOLS"
-    return f"{tools_text}; other tools, offered only if {variable_name} lists them: {omitted_names}"
+    setting_name = f"TROUPE_MCP_SERVERS__{name.upper()}__TOOLS"
+    return f"{tools_text}; other tools, offered only if {setting_name} lists them: {omitted_names}"
 
 
 async def _test_provider(
@@ -333,7 +333,7 @@ async def _ask_model(
     """Ask a model for one word; return how long that took, and the tokens used."""
     limit = None if limited_preset is None else limited_preset.output_limit
     prompt = Prompt((Message("user", _TEST_QUESTION),), model, "check", max_output_tokens=limit)
-    started_at, finish = time.monotonic(), Finish(FinishReason.STOP)
+    started_at, finish_event = time.monotonic(), Finish(FinishReason.STOP)
     answer_text, has_thoughts = "", False
     async with (
         _open_backend(name, settings, renderer) as backend,
@@ -348,14 +348,14 @@ async def _ask_model(
                 case Retraction():
                     answer_text, has_thoughts = "", True
                 case Finish():
-                    finish = event
+                    finish_event = event
                 case QueuePosition() | RateLimitWait():
                     pass
-    usage = finish.usage
+    usage = finish_event.usage
     if not answer_text.strip():
         raise BackendUnavailable(
             _explain_missing_answer(limited_preset)
-            if has_thoughts and finish.reason is FinishReason.LENGTH
+            if has_thoughts and finish_event.reason is FinishReason.LENGTH
             else "it sent an empty answer"
         )
     usage_text = "it reports no usage, so costs are estimated"

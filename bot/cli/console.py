@@ -41,7 +41,7 @@ def print_login_url() -> None:
         )
     clock = SystemClock()
     print_line(
-        _use_tokens(lambda tokens: ConsoleLinks(tokens, clock, str(address)).make_login_link())
+        _use_token_store(lambda tokens: ConsoleLinks(tokens, clock, str(address)).make_login_link())
     )
 
 
@@ -51,7 +51,9 @@ def revoke_sessions() -> None:
 
     Unused login links also stop working.
     """
-    session_count = _change_tokens(lambda tokens: tokens.end_all_sessions(), "end sessions", "all")
+    session_count = _change_token_store(
+        lambda tokens: tokens.end_all_sessions(), "end sessions", "all"
+    )
     print_line(f"ended {session_count} session{'' if session_count == 1 else 's'}")
 
 
@@ -83,7 +85,7 @@ def add_token(
             raise UserError(f"--channel: {one!r} is not a channel; write it as telegram:-1001234")
     digest = hash_token(token)
     api_token = ApiToken(name, tuple(sorted(scopes)), SystemClock().now(), tuple(channel or ()))
-    is_added = _change_tokens(
+    is_added = _change_token_store(
         lambda tokens: tokens.add_api_token(digest, api_token),
         "add token",
         name,
@@ -99,14 +101,14 @@ def add_token(
 @tokens_app.command("list")
 def list_tokens() -> None:
     """List the API tokens and their scopes."""
-    for token in _use_tokens(lambda tokens: tokens.api_tokens()):
+    for token in _use_token_store(lambda tokens: tokens.api_tokens()):
         print_line(f"{token.name}: {', '.join([*sorted(token.scopes), *token.channels])}")
 
 
 @tokens_app.command("revoke")
 def revoke_token(name: Annotated[str, typer.Argument(help="The token's name.")]) -> None:
     """Delete an API token."""
-    if not _change_tokens(lambda tokens: tokens.revoke_api_token(name), "revoke token", name):
+    if not _change_token_store(lambda tokens: tokens.revoke_api_token(name), "revoke token", name):
         raise UserError(f"there is no token {name!r}; `troupe console token list` lists them")
     print_line(f"revoked {name}")
 
@@ -124,11 +126,11 @@ def _make_token_store(database: Database) -> ConsoleTokens:
     return ConsoleTokens(database, SystemClock())
 
 
-def _use_tokens(action: Callable[[ConsoleTokens], Awaitable[T]]) -> T:
+def _use_token_store(action: Callable[[ConsoleTokens], Awaitable[T]]) -> T:
     return use_installation(lambda database: action(_make_token_store(database)), must_exist=False)
 
 
-def _change_tokens(
+def _change_token_store(
     change: Callable[[ConsoleTokens], Awaitable[T]], action: str, subject: str, after: str = ""
 ) -> T:
     return change_installation(

@@ -57,7 +57,7 @@ app = create_command_app("Upgrade, copy, back up, restore, or encrypt the databa
 @app.command("upgrade")
 def upgrade_database() -> None:
     """Upgrade the database to the newest revision; `troupe run` does this automatically."""
-    print_line(f"the database is at revision {run_async(_upgrade(read_settings()))}")
+    print_line(f"the database is at revision {run_async(_upgrade_schema(read_settings()))}")
 
 
 @app.command("current")
@@ -87,7 +87,7 @@ def copy_database(
     """
     settings = read_settings()
     require_database(settings)
-    _require_other_database(settings, to)
+    _refuse_same_database(settings, to)
     with _lock_out_service(settings):
         row_count = run_async(_copy_all_rows(settings.sqlalchemy_url, to))
     print_line(
@@ -200,7 +200,7 @@ def _lock_out_service(settings: Settings) -> Iterator[None]:
         yield
 
 
-def _require_other_database(settings: Settings, url: str) -> None:
+def _refuse_same_database(settings: Settings, url: str) -> None:
     try:
         is_same_database = parse_url(url) == parse_url(settings.sqlalchemy_url)
     except (ArgumentError, ValueError):
@@ -222,14 +222,14 @@ async def _copy_all_rows(source_url: str, target_url: str) -> int:
 def _rewrite_texts(action: str) -> int:
     """Encrypt or decrypt all texts according to the settings; return how many rows changed."""
 
-    async def convert_texts(database: Database) -> int:
+    async def encrypt_or_decrypt(database: Database) -> int:
         await log_change(database, action, "all")  # first, because the rest may be interrupted
         return await rewrite_texts(database, print_row_count)
 
-    return use_installation(convert_texts)
+    return use_installation(encrypt_or_decrypt)
 
 
-async def _upgrade(settings: Settings) -> str | None:
+async def _upgrade_schema(settings: Settings) -> str | None:
     """Upgrade the database; return its revision, which may be that of a newer version of Troupe."""
     create_data_dir(settings.data_dir)
     await upgrade_tables(settings.sqlalchemy_url)

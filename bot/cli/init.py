@@ -107,9 +107,9 @@ def init(
             print_line("Set up Troupe: Enter skips a question, and nothing is saved until the end.")
         with log_only_warnings():
             choice = _choose_model(choice_from_flags, pull, settings, check=check, yes=yes)
-            bots = _choose_bots(tokens, settings, check=check, yes=yes)
-            admins += _choose_first_admin(bots, first_admin, settings, may_ask=not (yes or admins))
-        tokens_by_kind = {bot.spec.kind: bot.token for bot in bots}
+            steps = _choose_bots(tokens, settings, check=check, yes=yes)
+            admins += _choose_first_admin(steps, first_admin, settings, may_ask=not (yes or admins))
+        tokens_by_kind = {bot.spec.kind: bot.token for bot in steps}
         bot_settings = bot_variables(tokens_by_kind, admins, settings)
         _write_env_file({**(choice.variables if choice else {}), **bot_settings}, env_file, yes=yes)
     except (KeyboardInterrupt, EOFError, typer.Abort):
@@ -139,8 +139,8 @@ def _write_env_file(changes: Mapping[str, str | None], env_file: Path, *, yes: b
     if not variables:
         print_line("Nothing was chosen, so nothing was written. To chat here, run `troupe chat`.")
         return
-    change_list = (key if value is not None else f"no {key}" for key, value in variables.items())
-    print_line(f"Changes to {env_file}: {', '.join(change_list)}")
+    change_texts = (key if value is not None else f"no {key}" for key, value in variables.items())
+    print_line(f"Changes to {env_file}: {', '.join(change_texts)}")
     if not yes and not confirm("Write the file?", default=True):
         print_line("Nothing was written.")
         return
@@ -301,9 +301,9 @@ def _ask_for_file() -> ModelChoice | None:
 
 
 def _ask_for_download(settings: Settings) -> ModelChoice | None:
-    free_memory_bytes = count_free_bytes()
-    if free_memory_bytes is not None:
-        print_line(f"  This machine has {free_memory_bytes / 1e9:.1f} GB of memory free.")
+    free_bytes = count_free_bytes()
+    if free_bytes is not None:
+        print_line(f"  This machine has {free_bytes / 1e9:.1f} GB of memory free.")
     options = {f"{name}: {size:.1f} GB, {words}": name for name, size, words in SUGGESTED_MODELS}
     source = _choose_option("Which one? (Enter: name another one, or go back)", options)
     source = source or _ask("OWNER/NAME:FILE (Enter: back)")
@@ -352,14 +352,14 @@ def _print_memory_needs(path: Path, settings: Settings) -> None:
 def _choose_bots(
     tokens: Mapping[str, str | None], settings: Settings, *, check: bool, yes: bool
 ) -> Sequence[BotStep]:
-    bots = []
+    steps = []
     for spec in platforms_with_tokens():
         token = tokens.get(spec.kind)
         if token is not None:
-            bots.append(_check_bot(spec, token, settings) if check else BotStep(spec, token, None))
+            steps.append(_find_bot(spec, token, settings) if check else BotStep(spec, token, None))
         elif not yes and (bot := _ask_for_bot(spec, settings)) is not None:
-            bots.append(bot)
-    return bots
+            steps.append(bot)
+    return steps
 
 
 def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> BotStep | None:
@@ -371,12 +371,12 @@ def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> BotStep | None:
         if not token:
             return None
         try:
-            return _check_bot(spec, token, settings)
+            return _find_bot(spec, token, settings)
         except TroupeError as error:
             print_line(f"  {error}")
 
 
-def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> BotStep:
+def _find_bot(spec: PlatformSpec, token: str, settings: Settings) -> BotStep:
     account = asyncio.run(inspect_account(spec, settings, token))
     print_line(f"  {spec.kind.capitalize()}: the token belongs to {account.name}")
     for note in account.notes:
@@ -387,15 +387,15 @@ def _check_bot(spec: PlatformSpec, token: str, settings: Settings) -> BotStep:
 
 
 def _choose_first_admin(
-    bots: Sequence[BotStep], platform: str | None, settings: Settings, *, may_ask: bool
+    steps: Sequence[BotStep], platform: str | None, settings: Settings, *, may_ask: bool
 ) -> Sequence[str]:
     """Let the first admin send a code to the bot; return their id in a list, empty if skipped."""
     if platform is not None:
-        bot = next((one for one in bots if one.spec.kind == platform), None)
+        bot = next((one for one in steps if one.spec.kind == platform), None)
         if bot is None:
             raise UserError(f"--first-admin {platform} needs --{platform}-token")
         return [asyncio.run(_find_admin(bot, settings))]
-    for bot in bots if may_ask else ():
+    for bot in steps if may_ask else ():
         name = bot.spec.kind.capitalize()
         question = f"Become the first admin by sending a code to the bot on {name}?"
         if bot.account is not None and confirm(question, default=True):
@@ -414,7 +414,7 @@ async def _find_admin(bot: BotStep, settings: Settings) -> str:
         if instructions.link:
             print_line(f"  {instructions.link}")
             _print_qr_code(instructions.link)
-        skip_hint = " (Enter: skip)" if _can_skip() else ""
+        skip_hint = " (Enter: skip)" if _can_skip_wait() else ""
         print_line(f"  waiting for the code {code} ...{skip_hint}")
         sys.stdout.flush()
         person_id = await _wait_unless_skipped(account.wait_for_code(code))
@@ -423,17 +423,17 @@ async def _find_admin(bot: BotStep, settings: Settings) -> str:
     return admin_id
 
 
-async def _wait_unless_skipped(wait_for_code: Coroutine[Any, Any, str]) -> str:
+async def _wait_unless_skipped(code_coroutine: Coroutine[Any, Any, str]) -> str:
     """Return the code sender's id; raises `UserError` after a few minutes, or on Enter."""
-    loop, code_task = asyncio.get_running_loop(), asyncio.create_task(wait_for_code)
+    loop, code_task = asyncio.get_running_loop(), asyncio.create_task(code_coroutine)
     typed_lines: list[str] = []
 
-    def skip() -> None:
+    def skip_wait() -> None:
         typed_lines.append(sys.stdin.readline())
         code_task.cancel()
 
-    if _can_skip():
-        loop.add_reader(sys.stdin.fileno(), skip)
+    if _can_skip_wait():
+        loop.add_reader(sys.stdin.fileno(), skip_wait)
     try:
         async with asyncio.timeout(ADMIN_CODE_TIMEOUT_SECONDS):
             return await code_task
@@ -446,11 +446,11 @@ async def _wait_unless_skipped(wait_for_code: Coroutine[Any, Any, str]) -> str:
             f"nobody sent the code within {ADMIN_CODE_TIMEOUT_SECONDS / 60:.0f} minutes"
         ) from None
     finally:
-        if _can_skip():
+        if _can_skip_wait():
             loop.remove_reader(sys.stdin.fileno())
 
 
-def _can_skip() -> bool:
+def _can_skip_wait() -> bool:
     return not IS_WINDOWS and sys.stdin.isatty()  # its event loop cannot watch stdin
 
 

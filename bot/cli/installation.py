@@ -119,8 +119,8 @@ async def signal_all_processes(topic: str, keys: Sequence[str]) -> None:
     """Notify all processes of a change; without Redis, they find it in the database."""
     url = read_settings().redis_url
     if url is not None:
-        signals = import_extra("bot.storage.redis_signals", "TROUPE_REDIS_URL")
-        await signals.publish_signal(url.get_secret_value(), topic, keys)
+        signals_module = import_extra("bot.storage.redis_signals", "TROUPE_REDIS_URL")
+        await signals_module.publish_signal(url.get_secret_value(), topic, keys)
 
 
 def print_row_count(table_name: str, row_count: int) -> None:
@@ -219,7 +219,7 @@ def show_dead_letter(name: _DeadLetterName) -> None:
     """Print the text of a dead letter."""
     text = use_installation(lambda database: DeadLetters(database, SystemClock()).text(name))
     if text is None:
-        raise _no_dead_letter_error(name)
+        raise _make_missing_letter_error(name)
     print_line(text)
 
 
@@ -233,7 +233,7 @@ def retry_dead_letter(name: _DeadLetterName) -> None:
     async def retry(database: Database) -> str:
         key = await DeadLetters(database, SystemClock()).retry(name)
         if key is None:
-            raise _no_dead_letter_error(name)
+            raise _make_missing_letter_error(name)
         await log_change(database, "retry dead letter", name, key)
         await signal_all_processes(CONVERSATIONS_TOPIC, [key])
         return key
@@ -247,7 +247,7 @@ def drop_dead_letter(name: _DeadLetterName) -> None:
 
     async def drop(database: Database) -> None:
         if not await DeadLetters(database, SystemClock()).drop(name):
-            raise _no_dead_letter_error(name)
+            raise _make_missing_letter_error(name)
         await database.truncate_log()
         await log_change(database, "drop dead letter", name)
 
@@ -255,7 +255,7 @@ def drop_dead_letter(name: _DeadLetterName) -> None:
     print_line(f"dropped {name}")
 
 
-def _no_dead_letter_error(name: str) -> UserError:
+def _make_missing_letter_error(name: str) -> UserError:
     return UserError(f"there is no dead letter {name!r}; `troupe dead-letters list` shows them")
 
 
@@ -452,10 +452,10 @@ def forget(
             if not scope.partition(":")[2].isdecimal():
                 changed_scopes = await personal_data.forget_characters(scope)
         request_name, request_time = f"operator:{secrets.token_hex(6)}", clock.utc_now()
-        forget_requests = create_forget_requests(
+        deletion_requests = create_forget_requests(
             conversation_keys, request_name, user, request_time, changed_scopes
         )
-        await SqlInbox(database, clock).receive(forget_requests, {})
+        await SqlInbox(database, clock).receive(deletion_requests, {})
         await log_change(database, "forget", subject)
         await signal_all_processes(CHAT_SETTINGS_TOPIC, changed_scopes)
         await signal_all_processes(CONVERSATIONS_TOPIC, conversation_keys)
@@ -515,7 +515,7 @@ def list_keys() -> None:
 
 
 @keys_app.command("rotate")
-def rotate() -> None:
+def rotate_encryption_key() -> None:
     """Reencrypt all provider keys and texts with the first key in TROUPE_ENCRYPTION_KEYS.
 
     Put a new key in front of the old key in every process, rotate, then remove the old key. The

@@ -90,21 +90,21 @@ def _print_model_details(model: Path) -> None:
 
 
 def _describe_memory(metadata: ModelMetadata, settings: LlamaCppSettings) -> Iterator[str]:
-    needed_bytes, free_memory = metadata.estimate_memory_bytes(settings), count_free_bytes()
+    needed_bytes, free_bytes = metadata.estimate_memory_bytes(settings), count_free_bytes()
     noun = "conversation" if settings.parallel == 1 else "conversations"
     yield (
         f"about {_format_size(needed_bytes)} with {settings.parallel} {noun} of "
         f"{settings.context_tokens} tokens"
     )
-    if free_memory is None:
+    if free_bytes is None:
         yield "this machine's free memory is unknown"
-    elif needed_bytes > free_memory:
+    elif needed_bytes > free_bytes:
         yield (
-            f"this machine has only {_format_size(free_memory)} free: choose a smaller model, or "
+            f"this machine has only {_format_size(free_bytes)} free: choose a smaller model, or "
             "lower TROUPE_PROVIDERS__LOCAL__CONTEXT_TOKENS or TROUPE_PROVIDERS__LOCAL__PARALLEL"
         )
     else:
-        yield f"this machine has {_format_size(free_memory)} free"
+        yield f"this machine has {_format_size(free_bytes)} free"
     if 0 < metadata.context_tokens < settings.context_tokens:
         name = "TROUPE_PROVIDERS__LOCAL__CONTEXT_TOKENS"
         yield f"{name} is above the model's limit of {metadata.context_tokens} tokens"

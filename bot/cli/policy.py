@@ -48,13 +48,13 @@ def policy(
     require_database(settings)
     with log_only_warnings():
         result = run_async(run_drill(settings))
-    for place in sorted({*result.counts_before, *result.counts_after}):
-        old_count, new_count = result.counts_before.get(place, 0), result.counts_after.get(place, 0)
-        print_line(f"{place:<36}{old_count:>4} before the deletion, {new_count:>4} after")
+    for place in sorted({*result.mentions_before, *result.mentions_after}):
+        before, after = result.mentions_before.get(place, 0), result.mentions_after.get(place, 0)
+        print_line(f"{place:<36}{before:>4} before the deletion, {after:>4} after")
     for place, count in sorted(result.retained_id_counts.items()):
         print_line(f"{place:<36}{count:>4} ids retained: {KEPT_ID_REASONS[place]}")
-    if result.counts_after:
+    if result.mentions_after:
         raise StoreError(
-            f"after the deletion, data is still stored: {', '.join(sorted(result.counts_after))}"
+            f"after the deletion, data is still stored: {', '.join(sorted(result.mentions_after))}"
         )
     print_line("no traces left")

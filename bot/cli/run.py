@@ -39,7 +39,7 @@ Reference counts free nearly all garbage. With 2,000 chats, messages in progress
 objects. Checking all of these takes a tenth of a second; checking only the newest takes 20 ms.
 """
 
-_FRAME_SLOTS = 40_000
+_STACK_FRAME_SLOTS = 40_000
 """The frame size of `call_in_stack_chunk`, in slots of 8 bytes. For it, CPython maps a chunk of
 512 KB, of which over a third remains for calls from that frame. Untouched pages use no memory."""
 
@@ -85,7 +85,7 @@ def run(
     configured_platforms = settings.configured_platforms
     if platforms is not None:
         configured_platforms = select_platforms(platforms, configured_platforms)
-    serves_http = bool(configured_platforms) or not _reads_pipe()
+    serves_http = bool(configured_platforms) or not _has_piped_stdin()
     options = RunOptions(serves_http=serves_http, roles=roles)
     if options.shares_work and not configured_platforms:
         raise SettingsError(
@@ -115,7 +115,7 @@ def chat(
     serve(read_settings(), terminal_platforms(), options)
 
 
-def _reads_pipe() -> bool:
+def _has_piped_stdin() -> bool:
     if sys.stdin is None:
         return False
     stdin_mode = os.fstat(sys.stdin.fileno()).st_mode
@@ -181,4 +181,4 @@ def call_in_stack_chunk(function: Callable[[], T]) -> T:
     return function()
 
 
-call_in_stack_chunk.__code__ = call_in_stack_chunk.__code__.replace(co_stacksize=_FRAME_SLOTS)
+call_in_stack_chunk.__code__ = call_in_stack_chunk.__code__.replace(co_stacksize=_STACK_FRAME_SLOTS)

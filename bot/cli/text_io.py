@@ -80,9 +80,9 @@ def write_private_text(file: Path, text: str) -> None:
 def open_presets_folder(presets_dir: Path | None) -> Path:
     """Return the folder for new presets; print a line if it was just created."""
     try:
-        folder, is_new = prepare_presets_folder(presets_dir)
+        folder, is_new_folder = prepare_presets_folder(presets_dir)
     except OSError as error:
         raise UserError(f"presets/ cannot be created here: {error.strerror or error}") from None
-    if is_new:
+    if is_new_folder:
         print_line(f"created the folder {folder} with the presets that come with Troupe")
     return folder

@@ -54,7 +54,7 @@ class ConsoleLinks:
         await self.tokens.add_login(hash_token(token), self.clock.now() + LOGIN_LINK_SECONDS)
         return f"{(self.address or '').rstrip('/')}/login#{token}"
 
-    def answer_url(self, number: int) -> str | None:
+    def make_answer_url(self, number: int) -> str | None:
         """Return the URL of an answer's page; None if no console is served."""
         return self.address and f"{self.address.rstrip('/')}/answers/{number}"
 

@@ -63,12 +63,12 @@ class AnsweringContainer(MessagingContainer, ABC):
     @cached_property
     def command_handlers(self) -> CommandHandlers:
         resolver, admins, access = self.resolver, self.admins, self.access
-        exact_prompts, answer_url = self.exact_prompts, self.console_links.answer_url
-        context = ContextView(self.receipts, exact_prompts.write, exact_prompts.mask, answer_url)
+        writer, make_answer_url = self.prompt_writer, self.console_links.make_answer_url
+        context = ContextView(self.receipts, writer.write, writer.mask, make_answer_url)
         greetings, pairing_codes = Greetings(resolver), PairingCodes(access, self.clock)
         summarizer = self._create_summarizer(Urgency.QUESTION)
         return CommandHandlers(
-            *(admins, context, self.decisions, self.dead_letters, self.privacy_notice),
+            *(admins, context, self.decision_log, self.dead_letters, self.privacy_notice),
             *(access, greetings),
             SettingMenus(resolver, self.history_scopes, self.personas),
             HistoryScopeHandlers(self.history_scopes, admins),
@@ -108,9 +108,11 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def deletions(self) -> DeletionRequests:
-        personal_data, index = self.personal_data, self.history_index
+        personal_data, history_index = self.personal_data, self.history_index
         scopes, memories = self.history_scopes, self.memories
-        return DeletionRequests(personal_data, self.personas, index, scopes, self.receive, memories)
+        return DeletionRequests(
+            personal_data, self.personas, history_index, scopes, self.receive, memories
+        )
 
     @cached_property
     def operator_notices(self) -> OperatorNotices:
@@ -119,7 +121,7 @@ class AnsweringContainer(MessagingContainer, ABC):
         return OperatorNotices(self.notice_limiter, operator_ids, surfaces, self.private_chats)
 
     @cached_property
-    def exact_prompts(self) -> ExactPromptWriter:
+    def prompt_writer(self) -> ExactPromptWriter:
         settings, mask = self.settings, SecretMasker(collect_secrets(self.settings)).mask
         return ExactPromptWriter(settings.providers, settings.data_dir, self.models.renderer, mask)
 
@@ -129,13 +131,13 @@ class AnsweringContainer(MessagingContainer, ABC):
     def turn_services(self) -> TurnServices:
         admits_voice = self.answer_limits.admits_voice if self.answer_limits else None
         settings = self.chat_settings  # tells other processes about changes itself
-        cached_settings = [settings] if isinstance(settings, ConversationMemory) else []
+        setting_caches = [settings] if isinstance(settings, ConversationMemory) else []
         web_eraser = WebMessageEraser(
             self.web_channels, self.conversations, self.history_index, self.inbox
         )
         return TurnServices(
             self.conversations,
-            [*cached_settings, web_eraser, self.forgotten_conversations],
+            [*setting_caches, web_eraser, self.forgotten_conversations],
             self.clock,
             self.resolver,
             self.command_handlers,
@@ -147,7 +149,7 @@ class AnsweringContainer(MessagingContainer, ABC):
             self.deletions,
             self.arrivals,
             VoiceTranscriber(self.download, self.backends, admits_voice),
-            self.decisions,
+            self.decision_log,
             self.message_notes,
             self.explain_silence,
             self.answering_pauses.covers,
@@ -161,7 +163,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     @property
     def _queue_limit(self) -> QueueLimit | None:
         max_waiting = self.settings.limits.waiting_in_conversation
-        if self.is_in_terminal or not max_waiting:
+        if self.chats_in_terminal or not max_waiting:
             return None
         return QueueLimit(self.conversations, self.arrivals, self.replies, self.clock, max_waiting)
 

@@ -101,7 +101,7 @@ class ConsoleContainer:
             ),
             AnswerPages(
                 container.answer_log,
-                container.exact_prompts,
+                container.prompt_writer,
                 container.backends,
                 container.preset_versions,
                 providers,
@@ -132,7 +132,7 @@ class ConsoleContainer:
             ),
             memories,
             operation,
-            SetupPage(self.setup_steps, container.audit_log, container.exact_prompts.mask),
+            SetupPage(self.setup_steps, container.audit_log, container.prompt_writer.mask),
             PolicyPage(lambda: describe_policy(container.settings, resolver.presets.values())),
         ]
 
@@ -174,7 +174,7 @@ class ConsoleContainer:
             self._container.answer_log,
             self._draft_previews.find_prepared_preset,
             self._draft_composer,
-            self._container.published_presets.prepare,
+            self._container.published_presets.prepare_preset,
         )
 
     @cached_property
@@ -188,8 +188,8 @@ class ConsoleContainer:
             container.clock,
             partial(find_preset_problems, settings=container.settings),
             partial(open_presets_folder, container.settings.presets_dir),
-            container.published_presets.prepare,
-            container.published_presets.announce,
+            container.published_presets.prepare_preset,
+            container.published_presets.announce_changes,
         )
 
     @cached_property
@@ -218,7 +218,7 @@ class ConsoleContainer:
             container.owner,
             partial(find_trial_preset, container.resolver.presets),
             partial(try_preset, self._operator_requests),
-            container.exact_prompts.mask,
+            container.prompt_writer.mask,
             container.clock,
         )
 
@@ -266,8 +266,8 @@ def make_console(
     """Return a console with these pages; after login, it shows `home_path` or the first page."""
     logins = ConsoleLogins(tokens, rate_limits, clock, settings)
     gate = RequestGate(settings, logins)
-    audit, events = AuditLog(database, clock), EventLog(database, clock)
-    groups = [*pages, AccessPage(tokens, audit, events)]
+    audit_log, event_log = AuditLog(database, clock), EventLog(database, clock)
+    groups = [*pages, AccessPage(tokens, audit_log, event_log)]
     home_path = home_path or next(item.path for group in groups for item in group.navigation)
     session_pages = SessionPages(logins, gate.session_cookie, settings.is_https, home_path)
     return Console(gate, [*groups, session_pages, ApiDescription(groups)], display_names)

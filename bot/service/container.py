@@ -67,7 +67,7 @@ class Container(AnsweringContainer):
             web_channels=self.web_channels,
             chat=self.resolver.default_preset.id if self.options.preset else "",
             locale=terminal_locale(),
-            take_lease=None if self.is_alone else self.role_leases.take,
+            take_lease=None if self.runs_alone else self.role_leases.take,
         )
         platforms = {}
         for spec in self.specs:
@@ -94,7 +94,7 @@ class Container(AnsweringContainer):
         if roles & {Role.WORKER, Role.SENDER}:
             measure_ages = partial(measure_queues, ServiceState(self.database, self.clock), roles)
             jobs.append(partial(repeat, measure_ages, self.clock, _SECONDS_BETWEEN_MEASUREMENTS))
-        if not self.is_alone:
+        if not self.runs_alone:
             share_process_reports = partial(share_reports, self.nodes, self.owner, self.backends)
             jobs.append(partial(share_process_reports, RECENT_EVENTS, self.clock))
         return [
@@ -117,9 +117,9 @@ class Container(AnsweringContainer):
             await pool.drain(_DRAIN_SECONDS)
 
         jobs = [pool.run, worker.leases.run, self.stop_requests.run, self.summarizer.run]
-        jobs += [self.extractor.run, self.decisions.run]
+        jobs += [self.extractor.run, self.decision_log.run]
         polls: list[Job] = [self.answering_pauses.refresh]
-        if not self.is_alone:
+        if not self.runs_alone:
             poller = MissedSignalPoller(self.inbox, self.stop_requests, self.arrivals)
             polls += [poller.poll, self.forgotten_conversations.drop_deleted_conversations]
         jobs += [partial(repeat, poll, self.clock, _SECONDS_BETWEEN_POLLS) for poll in polls]
@@ -130,7 +130,7 @@ class Container(AnsweringContainer):
 
         async def drain() -> None:
             """Send all queued messages; if other processes can do that, only those in progress."""
-            if not self.is_alone:
+            if not self.runs_alone:
                 await lane_pool.drain(_DRAIN_SECONDS)
                 return
             with contextlib.suppress(TimeoutError, StoreError):

@@ -73,7 +73,7 @@ DATA_LOCATIONS = (
 """Where the person's data must be found before the deletion."""
 _PERSON, _TAGGED_WORDS = Person(f"drill:{ROW_TAG}-person", f"{ROW_TAG}-name"), f"{ROW_TAG}-words"
 _REFUSED_WORDS = f"{_TAGGED_WORDS} that the platform refuses"
-_TRACE_TEXTS = {"id": _PERSON.id, "name": _PERSON.name, "words": _TAGGED_WORDS}
+_PERSON_TEXTS = {"id": _PERSON.id, "name": _PERSON.name, "words": _TAGGED_WORDS}
 _DM_CHAT, _GROUP_CHAT = Address("drill", f"{ROW_TAG}-chat"), Address("drill", f"{ROW_TAG}-group")
 _OTHER_CHAT = Address("drill", f"{ROW_TAG}-chat", bot_id=ROW_TAG)  # its messages stay unanswered
 _DRILL_SPEC = PlatformSpec(kind=DRILL_PLATFORM, factory="")
@@ -129,8 +129,8 @@ class _DrillPlatform(LocalPlatform):
 class DrillResult:
     """How often the person was found, by location: a table column, Redis, memory or a file."""
 
-    counts_before: Mapping[str, int]
-    counts_after: Mapping[str, int]
+    mentions_before: Mapping[str, int]
+    mentions_after: Mapping[str, int]
     """The counts after the deletion."""
     retained_id_counts: Mapping[str, int]
     """The counts of ids that are kept on purpose."""
@@ -195,14 +195,14 @@ class _Drill:
                 max_id = await container.database.read(lambda c, one=query: c.execute(one).scalar())  # type: ignore[misc]
                 self.newest_row_keys[table.name] = [max_id or 0]
         jobs = [container.conversation_pool.run, container.worker.leases.run]
-        jobs += [container.lane_pool.run, container.decisions.run]
+        jobs += [container.lane_pool.run, container.decision_log.run]
         tasks = [asyncio.create_task(job()) for job in jobs]
         try:
             await self._store_all_data()
-            counts_before, _ = await self._count_traces()
-            locations = DATA_LOCATIONS if self.redis is None else (*DATA_LOCATIONS, "redis window")
+            mentions_before, _ = await self._count_mentions()
+            places = DATA_LOCATIONS if self.redis is None else (*DATA_LOCATIONS, "redis window")
             empty_locations = [
-                each for each in locations if not any(one.startswith(each) for one in counts_before)
+                each for each in places if not any(one.startswith(each) for one in mentions_before)
             ]
             if empty_locations:
                 raise StoreError(
@@ -211,9 +211,9 @@ class _Drill:
             await self._request_deletion()
             deadline = clock.monotonic() + _FORGET_TIMEOUT_SECONDS
             while True:
-                counts_after, retained_id_counts = await self._count_traces()
-                if not counts_after or clock.monotonic() >= deadline:
-                    return DrillResult(counts_before, counts_after, retained_id_counts)
+                mentions_after, retained_id_counts = await self._count_mentions()
+                if not mentions_after or clock.monotonic() >= deadline:
+                    return DrillResult(mentions_before, mentions_after, retained_id_counts)
                 await clock.sleep(_POLL_SECONDS)
         finally:
             await cancel_and_wait(tasks)
@@ -235,12 +235,12 @@ class _Drill:
         ):
             await self._receive_event(self._create_message(line, _GROUP_CHAT, wake_reason))
         # Describing decisions stores the pending ones first.
-        await self.container.decisions.describe_recent_decisions(_GROUP_CHAT.channel)
+        await self.container.decision_log.describe_recent_decisions(_GROUP_CHAT.channel)
 
         key, summaries = _DM_CHAT.conversation, self.container.summarizer.summaries
         history = await summaries.load_turns(key)
-        turns_end = (history.session_number, history.turns[-1].id, fingerprint_turns(history.turns))
-        await summaries.save(key, Summary(*turns_end, f"They said {_TAGGED_WORDS}"))
+        last_turn = (history.session_number, history.turns[-1].id, fingerprint_turns(history.turns))
+        await summaries.save(key, Summary(*last_turn, f"They said {_TAGGED_WORDS}"))
         slots_folder, clock = self.container.settings.data_dir / "slots", self.container.clock
         memories = self.container.memories
         subject = MemorySubject(SubjectKind.PERSON, _PERSON.id, _PERSON.name)
@@ -276,13 +276,13 @@ class _Drill:
         await self.container.supervisor.intake.receive([event], {})
         await self.container.wait_until_idle()
 
-    async def _count_traces(self) -> tuple[Counter[str], Counter[str]]:
-        """Count the person's traces, and separately the ids kept on purpose, by location."""
-        traces, id_counts = Counter[str](_find_traces_in_memory(self.container)), Counter[str]()
+    async def _count_mentions(self) -> tuple[Counter[str], Counter[str]]:
+        """Count the person's mentions, and separately the ids kept on purpose, by location."""
+        mentions, id_counts = Counter[str](_find_object_mentions(self.container)), Counter[str]()
         async for place, text in self._read_stored_texts():
-            for needle in _find_person_traces(text):
-                (id_counts if needle == "id" and place in KEPT_ID_REASONS else traces)[place] += 1
-        return traces, id_counts
+            for needle in _find_person_mentions(text):
+                (id_counts if needle == "id" and place in KEPT_ID_REASONS else mentions)[place] += 1
+        return mentions, id_counts
 
     async def _read_stored_texts(self) -> AsyncIterator[tuple[str, str]]:
         """Yield all texts that the drill may have stored, with their locations."""
@@ -332,12 +332,12 @@ def _delete_rows(connection: Connection) -> None:
             connection.execute(delete(table).where(or_(*(one.contains(ROW_TAG) for one in texts))))
 
 
-def _find_person_traces(text: str) -> list[str]:
+def _find_person_mentions(text: str) -> list[str]:
     text = text.casefold()
-    return [name for name, one in _TRACE_TEXTS.items() if one in text] if ROW_TAG in text else []
+    return [name for name, one in _PERSON_TEXTS.items() if one in text] if ROW_TAG in text else []
 
 
-def _find_traces_in_memory(container: Container) -> Iterator[str]:
+def _find_object_mentions(container: Container) -> Iterator[str]:
     """Yield the classes of objects in memory that contain the person's name or words."""
     lru_type = type(functools.lru_cache(_now))
     stack: list[tuple[Any, str]] = [(one, "") for one in gc.get_objects() if type(one) is lru_type]
@@ -345,7 +345,7 @@ def _find_traces_in_memory(container: Container) -> Iterator[str]:
     seen_ids: set[int] = set()
     while stack:
         one, holder_name = stack.pop()
-        if isinstance(one, str) and set(_find_person_traces(one)) - {"id"}:
+        if isinstance(one, str) and set(_find_person_mentions(one)) - {"id"}:
             yield f"memory of {holder_name}"
         if id(one) in seen_ids or isinstance(one, _SKIPPED_TYPES):
             continue

@@ -141,7 +141,7 @@ class ShardReceiver:
     def __post_init__(self) -> None:
         self.name, self.check = self.platform.name, self.platform.check
         self._roles: dict[str, ExclusiveRole] = {}
-        self._shard_share = 0
+        self._max_shards = 0
         self._member_lease_prefix = f"shards of {self.source} at "
 
     @property
@@ -157,7 +157,7 @@ class ShardReceiver:
         shard_tasks: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
-                self._shard_share = await self._compute_shard_share(member_lease, len(shards))
+                self._max_shards = await self._compute_max_shards(member_lease, len(shards))
                 await self._give_up_excess_shards(shard_tasks)
                 for shard in shards:
                     if shard not in shard_tasks:
@@ -178,26 +178,26 @@ class ShardReceiver:
             with contextlib.suppress(StoreError):  # the lease will expire
                 await self.leases.release(member_lease)
 
-    async def _compute_shard_share(self, member_lease: str, shard_count: int) -> int:
+    async def _compute_max_shards(self, member_lease: str, shard_count: int) -> int:
         """Return how many shards this process should receive; on errors, the previous number."""
         try:
             await self.leases.take(member_lease, _MEMBER_LEASE_SECONDS)
             members = await self.leases.list_held_roles(self._member_lease_prefix)
         except StoreError as error:
             _log.warning("store_failed", reason=str(error))
-            return self._shard_share
+            return self._max_shards
         return math.ceil(shard_count / max(1, len(members)))
 
     async def _give_up_excess_shards(self, shard_tasks: dict[str, asyncio.Task[None]]) -> None:
         held_shards = [shard for shard, role in self._roles.items() if role.is_held]
-        for shard in held_shards[self._shard_share :]:
+        for shard in held_shards[self._max_shards :]:
             _log.info("shard_given_up", platform=self.name, shard=shard)
             await cancel_and_wait([shard_tasks.pop(shard)])
 
     async def _run_shard(self, shard: str, intake: Intake) -> None:
         def may_take_lease() -> bool:
             held_count = sum(one.is_held for name, one in self._roles.items() if name != shard)
-            return held_count < self._shard_share
+            return held_count < self._max_shards
 
         role_name = f"receive {self.source}"
         role = self._roles[shard] = ExclusiveRole(

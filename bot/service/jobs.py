@@ -44,7 +44,7 @@ class JobGroup:
     """Jobs that run until the process ends."""
     start: Job = _do_nothing
     """Runs before the jobs, for example to release claims of a previous run."""
-    drain: Job = _do_nothing
+    finish_work: Job = _do_nothing
     """Finishes work in progress, but starts no new work."""
 
 
@@ -109,15 +109,15 @@ async def measure_loop_lag(clock: Clock) -> None:
 async def log_outages(check: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
     """Log when components fail and work again; `check` returns their states, "ok" or a problem."""
     outage_starts: dict[str, float] = {}
-    working_names: set[str] = set()
+    working_parts: set[str] = set()
     for count in itertools.count(1):
         for name, state in (await check()).items():
             if state == "ok":
-                working_names.add(name)
+                working_parts.add(name)
                 if name in outage_starts:
                     seconds = round(clock.monotonic() - outage_starts.pop(name), 1)
                     _log.info("outage_ended", part=name, seconds=seconds)
-            elif name not in outage_starts and (name in working_names or count >= _SILENT_CHECKS):
+            elif name not in outage_starts and (name in working_parts or count >= _SILENT_CHECKS):
                 outage_starts[name] = clock.monotonic()
                 _log.warning("outage_began", part=name, reason=state)
         await clock.sleep(_SECONDS_BETWEEN_CHECKS)
@@ -178,11 +178,11 @@ async def share_reports(
     """Publish this process's report whenever it changes, until cancelled."""
     last_report = ProcessReport()
 
-    async def share_if_changed() -> None:
+    async def share_changed_report() -> None:
         nonlocal last_report
         report = build_process_report(backends, events)
         if report != last_report:
             await nodes.store_report(owner, report)
             last_report = report
 
-    await repeat(share_if_changed, clock, HEARTBEAT_SECONDS)
+    await repeat(share_changed_report, clock, HEARTBEAT_SECONDS)

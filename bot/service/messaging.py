@@ -222,7 +222,7 @@ class MessagingContainer(StorageContainer, ABC):
             self.clock,
             self.chat_settings,
             shows_prompts_in_private=self.settings.private_prompts,
-            shows_prompts_in_groups=self.settings.group_prompts or self.is_in_terminal,
+            shows_prompts_in_groups=self.settings.group_prompts or self.chats_in_terminal,
             audit_log=self.audit_log,
         )
 
@@ -266,7 +266,7 @@ class MessagingContainer(StorageContainer, ABC):
         """The platforms' receivers by source; each runs in one process at a time."""
         if Role.GATEWAY not in self.options.roles:
             return {}
-        if self.is_alone or self.is_in_terminal:
+        if self.runs_alone or self.chats_in_terminal:
             for source in self.platforms:  # no other process can hold the role
                 HELD_ROLES.labels(f"receive {source}").set(1)
             return self.platforms
@@ -297,8 +297,8 @@ class MessagingContainer(StorageContainer, ABC):
     def webhook_routes(self) -> RouteAdder:
         """The webhook routes, which standby processes serve, too."""
         platforms = [self.platforms[source] for source in self.receivers]
-        receivers = [one for one in platforms if isinstance(one, WebhookReceiver)]
-        return webhook_routes(receivers, self._intake)
+        webhook_receivers = [one for one in platforms if isinstance(one, WebhookReceiver)]
+        return webhook_routes(webhook_receivers, self._intake)
 
     async def receive(self, events: Sequence[Incoming]) -> None:
         """Store events that this process created itself."""

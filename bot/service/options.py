@@ -64,7 +64,7 @@ def parse_roles(name_list: str) -> frozenset[Role]:
         elif name in ALL_ROLES:
             roles.add(Role(name))
         else:
-            raise SettingsError(f"--role: {_describe_unknown(name, [*ALL_ROLES, _ALL_ROLES_NAME])}")
+            raise SettingsError(f"--role: {_explain_bad_name(name, [*ALL_ROLES, _ALL_ROLES_NAME])}")
     if not roles:
         role_names = ", ".join([*sorted(ALL_ROLES), _ALL_ROLES_NAME])
         raise SettingsError(f"--role needs at least one of {role_names}")
@@ -77,7 +77,7 @@ def select_platforms(name_list: str, candidates: Sequence[PlatformSpec]) -> Sequ
     names_to_select = _split_names(name_list)
     for name in names_to_select:
         if name not in specs:
-            raise SettingsError(f"--platforms: {_describe_unknown(name, list(specs), _SETUP_HINT)}")
+            raise SettingsError(f"--platforms: {_explain_bad_name(name, list(specs), _SETUP_HINT)}")
     if not names_to_select:
         raise SettingsError("--platforms: name at least one platform, such as telegram")
     return [specs[name] for name in dict.fromkeys(names_to_select)]
@@ -87,7 +87,7 @@ def _split_names(name_list: str) -> list[str]:
     return [name.strip().lower() for name in name_list.split(",") if name.strip()]
 
 
-def _describe_unknown(name: str, known_names: Sequence[str], problem: str = "is not one of") -> str:
+def _explain_bad_name(name: str, known_names: Sequence[str], problem: str = "is not one of") -> str:
     closest_names = difflib.get_close_matches(name, known_names, n=1)
     hint = f"; did you mean {str(closest_names[0])!r}?" if closest_names else ""
     return f"{name!r} {problem}: {', '.join(sorted(known_names)) or 'none'}{hint}"

@@ -37,7 +37,7 @@ class PlatformSupervisor:
     companion_names: Collection[str] = ()
     """Names of platforms that do not keep the service running after all others have ended."""
     _problems: dict[str, str] = field(default_factory=dict, init=False)
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
+    _platform_tasks: set[asyncio.Task[None]] = field(default_factory=set, init=False)
 
     def find_problem(self, platform: Receiver) -> str | None:
         """Return why a platform is not receiving, or None if it is."""
@@ -52,9 +52,9 @@ class PlatformSupervisor:
         call_on_termination(asyncio.get_running_loop(), stop_event.set)
         stop_task = asyncio.create_task(stop_event.wait())
         tasks = {one.name: asyncio.create_task(self._keep_running(one)) for one in self.platforms}
-        self._tasks = set(tasks.values())
+        self._platform_tasks = set(tasks.values())
         required_tasks = {task for name, task in tasks.items() if name not in self.companion_names}
-        required_tasks = required_tasks or set(self._tasks)  # only companions are left
+        required_tasks = required_tasks or set(self._platform_tasks)  # only companions are left
         try:
             while (required_tasks or not self.platforms) and not stop_event.is_set():
                 done_tasks, _ = await asyncio.wait(
@@ -67,7 +67,7 @@ class PlatformSupervisor:
             await cancel_and_wait([stop_task])
 
     async def close(self) -> None:
-        await cancel_and_wait(self._tasks)
+        await cancel_and_wait(self._platform_tasks)
 
     async def _keep_running(self, platform: Receiver) -> None:
         pause_seconds = _MIN_RESTART_PAUSE_SECONDS

@@ -21,9 +21,10 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
     """Return one section of the privacy policy per kind of stored data."""
     keys, providers = ("transcription_model", "moderation_model"), settings.providers.items()
     helper_names = [name for name, one in providers if any(getattr(one, key, None) for key in keys)]
-    places = list_recipients(settings, list(presets), lambda _provider: helper_names)
-    recipients = ", ".join(
-        f"{name} (on the bot's machine)" if is_local else name for name, is_local in places.items()
+    recipients = list_recipients(settings, list(presets), lambda _provider: helper_names)
+    recipient_text = ", ".join(
+        f"{name} (on the bot's machine)" if is_local else name
+        for name, is_local in recipients.items()
     )
     retention_seconds = {
         "inbox": INBOX_RETENTION_SECONDS,
@@ -31,9 +32,9 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
         "usage": USAGE_RETENTION_SECONDS,
         "forgotten": FORGOTTEN_RETENTION_SECONDS,
     }
-    days = {name: each / 86_400 for name, each in retention_seconds.items()}
-    days["receipts"] = settings.effective_receipt_days
-    spans = {name: f"{each:g} days" for name, each in days.items()}
+    retention_days = {name: each / 86_400 for name, each in retention_seconds.items()}
+    retention_days["receipts"] = settings.effective_receipt_days
+    spans = {name: f"{each:g} days" for name, each in retention_days.items()}
     history = settings.history_days
     spans["history"] = "until /forget" if history is None else f"{history:g} days, or until /forget"
     database = "SQLite" if settings.sqlalchemy_url.startswith("sqlite") else "PostgreSQL"
@@ -44,7 +45,7 @@ def describe_policy(settings: Settings, presets: Iterable[Preset]) -> Sequence[P
                 "Purpose": kind.purpose,
                 "Place": kind.place or f"{database}, tables {', '.join(kind.tables)}",
                 "Kept": kind.retention.format(**spans),
-                "Sent to": (recipients if kind.is_sent else "") or "nobody",
+                "Sent to": (recipient_text if kind.is_sent else "") or "nobody",
                 "Encrypted": _describe_encryption(kind, settings),
                 "Read by": kind.readers,
             },

@@ -33,31 +33,31 @@ class PublishedPresets:
         self._container = container
         self._resources = resources = container.resources
         self._resolver = resources.resolver
-        self._file_contents = _export_presets(resources.folder.presets)
+        self._file_contents = _export_presets(resources.folder_presets.presets)
         """The last known contents of the presets folder, by preset name."""
         self._file_stamps = resources.file_stamps
-        self._last_known_names: Mapping[Path, str] = resources.folder.names
+        self._last_known_names: Mapping[Path, str] = resources.folder_presets.names
         """The preset name of each file, including files that are now broken."""
         self._reported_problems: Mapping[str, str] = dict(self._resolver.disabled_reasons)
         """The problems that were already logged, by preset name."""
         self._last_polled_rows: Mapping[str, str] | None = None
         """The rows of the last poll; None before the first poll."""
 
-    async def announce(self, names: Sequence[str]) -> None:
+    async def announce_changes(self, names: Sequence[str]) -> None:
         """Announce new versions of presets to all processes; raises `StoreError`."""
         presets = self._resolver.presets
         for name in names:  # this process wrote or deleted the file
             self._file_contents.pop(name, None)
             if name in presets:
                 self._file_contents |= _export_presets({name: presets[name]})
-        await self._publish_names(names)
+        await self._signal_changes(names)
 
-    async def _publish_names(self, names: Sequence[str]) -> None:
+    async def _signal_changes(self, names: Sequence[str]) -> None:
         """Store a new random value for each changed preset; other processes poll these values."""
         rows = {f"{_CURSOR_PREFIX}{name}": secrets.token_hex(4) for name in names}
         await self._container.inbox.receive((), rows)
 
-    async def watch(self) -> None:
+    async def watch_other_processes(self) -> None:
         """Poll for presets that other processes published, until cancelled."""
         await repeat(self.poll, self._container.clock, _POLL_SECONDS)
 
@@ -68,22 +68,22 @@ class PublishedPresets:
         names = [key.removeprefix(_CURSOR_PREFIX) for key in rows if rows[key] != old_rows.get(key)]
         if self._last_polled_rows is None:  # one may have been published while this process started
             names = [name for name in names if name in self._resolver.presets]
-        await self.reload(names)
+        await self.reload_presets(names)
         self._last_polled_rows = rows
 
-    async def reload(self, names: Sequence[str]) -> None:
+    async def reload_presets(self, names: Sequence[str]) -> None:
         """Load the newest versions of presets; if one is invalid, keep the version in use."""
         for name in names:
-            newest_version = await self._container.preset_versions.newest(name)
-            if newest_version is None or not newest_version.content:
+            version = await self._container.preset_versions.newest(name)
+            if version is None or not version.content:
                 self._resolver.remove(name)
                 continue
             try:
-                preset = self.prepare(parse_preset(newest_version.content, f"preset {name!r}"))
+                preset = self.prepare_preset(parse_preset(version.content, f"preset {name!r}"))
             except SettingsError as error:
                 _log.warning("preset_not_reloaded", preset=name, reason=str(error))
             else:
-                self._resolver.publish(preset, newest_version.version)
+                self._resolver.publish(preset, version.version)
 
     async def watch_files(self) -> None:
         """Check the presets folder every two seconds and publish changes, until cancelled."""
@@ -106,7 +106,7 @@ class PublishedPresets:
             files = await asyncio.to_thread(read_character_folder, folder)
             names = await self._activate_changes(files)
             if names:
-                await self._publish_names(names)
+                await self._signal_changes(names)
         except (SettingsError, StoreError, OSError) as error:
             _log.error("presets_not_reloaded", reason=str(error))
             return not isinstance(error, StoreError)
@@ -131,7 +131,7 @@ class PublishedPresets:
             if content == self._file_contents.get(name) and name not in resolver.disabled_reasons:
                 continue
             try:
-                prepared_presets.append(self.prepare(files.presets[name]))
+                prepared_presets.append(self.prepare_preset(files.presets[name]))
                 changed_names.append(name)
             except SettingsError as error:
                 problems[name] = error_text(error)
@@ -164,7 +164,7 @@ class PublishedPresets:
             resolver.disabled_reasons.pop(name, None)
         self._reported_problems = problems
 
-    def prepare(self, preset: Preset) -> Preset:
+    def prepare_preset(self, preset: Preset) -> Preset:
         """Create a preset's missing backends; return the preset, with this run's model if set."""
         settings, models = self._container.settings, self._resources.models
         if models is None:

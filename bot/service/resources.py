@@ -46,7 +46,7 @@ _log = structlog.get_logger(__name__)
 
 
 @value_class
-class Models:
+class ModelResources:
     """The open components that generate answers: backends, tool servers and retrievers."""
 
     renderer: Renderer
@@ -78,7 +78,7 @@ async def prepare_models(
             await prepare_model(one.provider, one.model, provider, settings.data_dir, report)
 
 
-async def _preload(backend: Backend, default_preset: Preset) -> None:
+async def _preload_model(backend: Backend, default_preset: Preset) -> None:
     """Load the default preset's model while other components start."""
     try:
         await backend.preload(default_preset.model)
@@ -136,13 +136,13 @@ class Resources:
     signals: Signals
     chat_settings: ChatSettings
     resolver: PresetResolver
-    models: Models | None
+    models: ModelResources | None
     """None if this process neither generates nor shows answers."""
     shared_windows: SharedSessionWindows | None = None
     """Session windows shared through Redis; None if Redis is not configured."""
     rate_limits: RateLimits | None = None
     """Rate limits shared by all processes; None if each process counts separately."""
-    folder: PresetsInFolder = field(default_factory=PresetsInFolder)
+    folder_presets: PresetsInFolder = field(default_factory=PresetsInFolder)
     """The content of the presets folder, as read at startup."""
     file_stamps: FileStamps = field(default_factory=dict)
     """Stamps of the presets folder's files, taken before reading them, to detect changes."""
@@ -162,7 +162,7 @@ async def open_resources(
     for problem in plugins.load_errors.values():
         report(problem)
     async with contextlib.AsyncExitStack() as stack:
-        dir_use = data_dir_use(specs)
+        dir_use = find_data_dir_use(specs)
         is_dir_shared = shares_data_dir(settings, dir_use, options)
         if options.answers_messages:
             stack.enter_context(lock_data_dir(settings.data_dir, dir_use, is_shared=is_dir_shared))
@@ -228,7 +228,7 @@ async def _open_models(
     default: Preset,
     report: Callable[[str], None],
     options: RunOptions,
-) -> AsyncIterator[Models | None]:
+) -> AsyncIterator[ModelResources | None]:
     """Open the components that generate answers; yield None unless this is a worker or console."""
     is_worker = Role.WORKER in options.roles
     if not is_worker and Role.CONSOLE not in options.roles:
@@ -257,10 +257,12 @@ async def _open_models(
         tool_servers_context = open_tool_servers(server_settings, settings.data_dir)
         tool_servers = await stack.enter_async_context(tool_servers_context)
         if is_worker and options.answers_messages:
-            preload_task = asyncio.create_task(_preload(backends[default.provider], default))
+            preload_task = asyncio.create_task(_preload_model(backends[default.provider], default))
             stack.push_async_callback(cancel_and_wait, [preload_task])
         memory_ranker = embedder if uses_memory else None
-        yield Models(renderer, backends, retrieve_stories, memory_ranker, tool_servers, session_key)
+        yield ModelResources(
+            renderer, backends, retrieve_stories, memory_ranker, tool_servers, session_key
+        )
 
 
 def shares_data_dir(settings: Settings, dir_use: DataDirUse, options: RunOptions) -> bool:
@@ -287,7 +289,7 @@ def make_chat_settings(
     return CachedChatSettings(settings, signals, clock, max_age_seconds)
 
 
-def data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
+def find_data_dir_use(specs: Sequence[PlatformSpec]) -> DataDirUse:
     """Return how a process with these platforms uses the data directory."""
     runs_in_terminal = all(spec.uses_terminal or spec.is_companion for spec in specs)
     return DataDirUse.TERMINAL if runs_in_terminal else DataDirUse.SERVICE

@@ -52,15 +52,15 @@ class Service:
                 self._presets.watch_files,
                 *(job for group in job_groups for job in group.jobs),
             ]
-            if not container.is_alone:
-                jobs_to_run.append(self._presets.watch)
+            if not container.runs_alone:
+                jobs_to_run.append(self._presets.watch_other_processes)
             job_tasks = [asyncio.ensure_future(job()) for job in jobs_to_run]
             try:
                 ended_tasks, _ = await asyncio.wait(job_tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in ended_tasks:
                     await task  # raises the error of a failed job
             finally:
-                await self._drain()
+                await self._finish_work()
                 await container.supervisor.close()
                 await cancel_and_wait(job_tasks)
 
@@ -92,7 +92,7 @@ class Service:
 
     def http_routes(self) -> Sequence[RouteAdder]:
         """Return all HTTP routes of this process."""
-        container, probes = self.container, self._probes()
+        container, probes = self.container, self._make_probes()
         notices = container.provider_notices.find
         routes = [make_health_routes(probes, list_notices=notices), container.webhook_routes]
         if container.has_console:
@@ -107,17 +107,17 @@ class Service:
     async def _print_login_link(self) -> None:
         """Print a login link if a person reads the output; logs must not contain it."""
         container = self.container
-        if container.is_in_terminal or sys.stderr.isatty():
+        if container.chats_in_terminal or sys.stderr.isatty():
             login_link = await container.console_links.make_login_link()
             container.report(f"log in to the console once, within 10 minutes:\n{login_link}")
 
-    async def _drain(self) -> None:
+    async def _finish_work(self) -> None:
         """Finish the work in progress: first answers, then queued outgoing messages."""
         self._is_stopping = True
         for group in self.container.job_groups:
-            await group.drain()
+            await group.finish_work()
 
-    def _probes(self) -> dict[str, Probe]:
+    def _make_probes(self) -> dict[str, Probe]:
         """Return the probes for /readyz; while stopping, no role is ready."""
         roles = sorted(self.container.options.roles)
         return {
@@ -182,5 +182,5 @@ async def open_replay(
     options = RunOptions(serves_http=False, answers_messages=False)
     async with open_resources(settings, (), report, options) as resources:
         container = Container(settings, resources, (), report, options)
-        replay: PromptReplay = _import_console(container).replay
-        yield replay
+        prompt_replay: PromptReplay = _import_console(container).replay
+        yield prompt_replay

@@ -23,7 +23,7 @@ from bot.service import jobs
 from bot.service.events import EventSender
 from bot.service.exclusive_role import ExclusiveRole
 from bot.service.options import Role, RunOptions
-from bot.service.resources import Models, Resources, data_dir_use
+from bot.service.resources import ModelResources, Resources, find_data_dir_use
 from bot.settings import BudgetSettings, Settings
 from bot.storage.conversations import Conversations
 from bot.storage.data_dir import DataDirUse
@@ -68,7 +68,7 @@ class StorageContainer:
     def __post_init__(self) -> None:
         """Create the simple components; others are created on first use."""
         settings, resources, clock = self.settings, self.resources, self.clock
-        self.owner = self.owner or _choose_lease_owner(settings, data_dir_use(self.specs))
+        self.owner = self.owner or _choose_lease_owner(settings, find_data_dir_use(self.specs))
         self.database = database = resources.database
         self.signals = resources.signals
         self.resolver = resources.resolver
@@ -90,7 +90,7 @@ class StorageContainer:
         self.inbox = SqlInbox(database, clock)
         self.memories = SqlMemories(database, clock, self._record_tombstone)
         self.message_notes = SqlMessageNotes(database, clock)
-        self.decisions = DecisionLog(self.message_notes, clock)
+        self.decision_log = DecisionLog(self.message_notes, clock)
         self.nodes = NodeRegistry(database, clock)
         self._lane_sender = SenderIdentity(self.owner, settings.delivery.settle_seconds)
         self.outbox = SqlOutbox(database, clock, self._lane_sender)
@@ -107,7 +107,7 @@ class StorageContainer:
         self.web_channels = SqlWebChannels(database, self.signals)
 
     @property
-    def models(self) -> Models:
+    def models(self) -> ModelResources:
         models = self.resources.models
         assert models is not None  # noqa: S101 -- only processes with models ask
         return models
@@ -119,20 +119,20 @@ class StorageContainer:
         return models.backends if models is not None else {}
 
     @property
-    def is_alone(self) -> bool:
+    def runs_alone(self) -> bool:
         """Whether no other process uses this database, as with SQLite."""
         return self.database.is_sqlite
 
     @property
-    def is_in_terminal(self) -> bool:
+    def chats_in_terminal(self) -> bool:
         """Whether this process chats in a terminal, so that the operator is the only user."""
-        return data_dir_use(self.specs) is DataDirUse.TERMINAL
+        return find_data_dir_use(self.specs) is DataDirUse.TERMINAL
 
     @property
     def may_take_any_port(self) -> bool:
         """Whether the HTTP server may use any free port; a console needs a known address."""
         serves_pages = self.options.shares_work and Role.CONSOLE in self.options.roles
-        return not (self.is_alone or serves_pages)
+        return not (self.runs_alone or serves_pages)
 
     @property
     def has_console(self) -> bool:
@@ -161,13 +161,13 @@ class StorageContainer:
 
     async def delete_expired_rows(self) -> None:
         """Delete expired rows every hour in one process, until cancelled."""
-        purge = partial(jobs.delete_expired_rows, self.database, self.settings, self.clock)
-        await (purge() if self.is_alone else self.exclusive_role("delete expired rows").run(purge))
+        job = partial(jobs.delete_expired_rows, self.database, self.settings, self.clock)
+        await (job() if self.runs_alone else self.exclusive_role("delete expired rows").run(job))
 
     async def send_events(self) -> None:
         """Send webhook events in one process, until cancelled."""
         sender = EventSender(self.settings.events, EventLog(self.database, self.clock), self.clock)
-        await (sender.run() if self.is_alone else self.exclusive_role("events").run(sender.run))
+        await (sender.run() if self.runs_alone else self.exclusive_role("events").run(sender.run))
 
     async def find_database_problem(self) -> str | None:
         """Return why the database does not respond, or None if it does."""
@@ -182,7 +182,7 @@ class StorageContainer:
     @cached_property
     def answer_limits(self) -> AnswerLimits | None:
         """The rate limits of answers; None in the terminal, which has no limits."""
-        if self.is_in_terminal:
+        if self.chats_in_terminal:
             return None
         return AnswerLimits(self.rate_limits, self.clock, self.settings.limits)
 
@@ -190,7 +190,7 @@ class StorageContainer:
     def command_limits(self) -> CommandLimits | None:
         """The rate limits of commands; None in the terminal, or if answers are unlimited."""
         limits = self.settings.limits
-        if self.is_in_terminal or not limits.answers_per_person:
+        if self.chats_in_terminal or not limits.answers_per_person:
             return None
         return CommandLimits.from_settings(self.rate_limits, limits)
 

@@ -70,7 +70,7 @@ def test_every_table_has_a_data_kind_and_the_drill_covers_every_deletion() -> No
 
 async def test_person_is_forgotten_on_sqlite(settings: Settings) -> None:
     result = await run_drill(settings)
-    assert result.counts_after == {}
+    assert result.mentions_after == {}
     assert set(result.retained_id_counts) == {"receipt.person", "audit.who", "choice.chosen_by"}
     assert await rows_of_drills(settings) == []
 
@@ -88,15 +88,15 @@ async def test_person_is_forgotten_on_postgresql_with_redis(
             encrypt_texts=True,
         )
         result = await run_drill(settings)
-        assert result.counts_before["redis window"]
-        assert result.counts_after == {}
+        assert result.mentions_before["redis window"]
+        assert result.mentions_after == {}
         assert set(result.retained_id_counts) <= set(KEPT_ID_REASONS)
         leave_out("turn.text", monkeypatch)
-        assert "turn.text" in (await run_drill(settings)).counts_after
+        assert "turn.text" in (await run_drill(settings)).mentions_after
         monkeypatch.undo()
         monkeypatch.setattr(drill, "_FORGET_TIMEOUT_SECONDS", 0)
         monkeypatch.setattr(RedisSessionWindows, "drop", forget_nothing)
-        assert "redis window" in (await run_drill(settings)).counts_after
+        assert "redis window" in (await run_drill(settings)).mentions_after
         assert await rows_of_drills(settings) == []
 
 
@@ -109,7 +109,7 @@ async def test_drill_notices_all_tables_that_are_not_cleared(
 ) -> None:
     for place in STATEMENTS:
         leave_out(place, monkeypatch)
-    assert set(STATEMENTS) <= set((await run_drill(settings)).counts_after)
+    assert set(STATEMENTS) <= set((await run_drill(settings)).mentions_after)
     assert await rows_of_drills(settings) == []
 
 
@@ -119,7 +119,7 @@ async def test_drill_notices_a_table_that_is_not_cleared(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     leave_out(place, monkeypatch)
-    assert place in (await run_drill(settings)).counts_after
+    assert place in (await run_drill(settings)).mentions_after
     assert await rows_of_drills(settings) == []
 
 
@@ -142,7 +142,7 @@ async def test_drill_notices_a_file_or_cache_that_is_not_cleared(
 
     monkeypatch.setattr(drill, "_FORGET_TIMEOUT_SECONDS", 0)
     monkeypatch.setattr(drill._Drill, "_request_deletion", forget_less)
-    left = (await run_drill(settings)).counts_after
+    left = (await run_drill(settings)).mentions_after
     assert left
     assert all(one.startswith(place) for one in left)
 

@@ -107,7 +107,7 @@ async def test_other_process_finds_the_change_by_polling_the_database(
         assert resolver.versions["nova"] == 2
 
         await container.preset_versions.save([PresetVersion("nova", "{", 3)])
-        await other.published_presets.reload(["nova"])
+        await other.published_presets.reload_presets(["nova"])
         assert resolver.versions["nova"] == 2
 
 

@@ -31,7 +31,7 @@ class OneOfSeveral(StorageContainer):
 
     @property
     @override
-    def is_alone(self) -> bool:
+    def runs_alone(self) -> bool:
         return False
 
 

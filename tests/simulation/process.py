@@ -23,7 +23,7 @@ from bot.service.container import Container
 from bot.service.exclusive_role import ExclusiveReceiver
 from bot.service.jobs import Job, delete_expired_once, repeat
 from bot.service.options import RunOptions
-from bot.service.resources import Models, Resources
+from bot.service.resources import ModelResources, Resources
 from bot.settings import Settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.database import Database
@@ -159,7 +159,7 @@ class SimulatedContainer(Container):
 
     @property
     @override
-    def is_alone(self) -> bool:
+    def runs_alone(self) -> bool:
         return False  # although it is SQLite
 
     @cached_property
@@ -214,6 +214,6 @@ class SimulatedProcess:
         signals = SimulatedSignals(self.process, bus)
         settings = SqlChatSettings(database, self.clock)
         resolver = PresetResolver({"tester": _PRESET}, "tester", settings, {"tester": 1})
-        models = Models(Renderer(), {"test": SimulatedModel(rng)})
+        models = ModelResources(Renderer(), {"test": SimulatedModel(rng)})
         resources = Resources(database, {}, signals, settings, resolver, models)
         self.run = SimulatedContainer(resources, name, platforms, self.clock).run

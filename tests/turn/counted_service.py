@@ -21,7 +21,7 @@ from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
 from bot.service.options import RunOptions
-from bot.service.resources import Models, Resources, make_chat_settings
+from bot.service.resources import ModelResources, Resources, make_chat_settings
 from bot.settings import Settings
 from bot.storage.database import Database
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
@@ -191,7 +191,7 @@ async def running_parts(
     chat_settings = make_chat_settings(database, signals, has_remote_signals=pool is not None)
     resolver = PresetResolver({preset.name: preset}, preset.name, chat_settings)
     async with Renderer() as renderer:
-        models = Models(renderer, {"p": backend})
+        models = ModelResources(renderer, {"p": backend})
         resources = Resources(database, {}, signals, chat_settings, resolver, models)
         clock, settings = FakeClock(), Settings(data_dir=folder, admins=frozenset({ALICE.id}))
         container = Container(settings, resources, [QUIET], pytest.fail, RunOptions(), clock)

@@ -37,7 +37,7 @@ from bot.runtime.in_process import InProcessSignals
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.container import Container
 from bot.service.options import RunOptions
-from bot.service.resources import Models, Resources
+from bot.service.resources import ModelResources, Resources
 from bot.settings import Settings
 from bot.storage.chat_settings import SqlChatSettings
 from bot.storage.conversations import Conversations
@@ -162,7 +162,9 @@ class Setup(Delivery):
         )
         self.signals = InProcessSignals()
         backends: dict[str, Backend] = {"p": backend, "q": fallback or backend}
-        models = Models(Renderer(), backends, retrieve_stories, embedder, tool_servers or {})
+        models = ModelResources(
+            Renderer(), backends, retrieve_stories, embedder, tool_servers or {}
+        )
         limits_of_people = LimitSettings(answers_per_person=0, waiting_in_conversation=0)
         chosen = Settings(
             data_dir=Path("nowhere"),
@@ -180,7 +182,7 @@ class Setup(Delivery):
             "rate_limited_surfaces": lambda **_: dict.fromkeys(platforms, self.surface),
             "is_platform_admin": self._is_platform_admin,
             "answer_limits": None,
-            "exact_prompts": FakePrompts(),
+            "prompt_writer": FakePrompts(),
             "_delivery": self,
             "_announce_sent_row": lambda *_: None,
         }
@@ -216,7 +218,7 @@ class Setup(Delivery):
         self.stops = container.stop_requests
         self.arrivals = container.arrivals
         self.notes = container.message_notes
-        self.decisions = container.decisions
+        self.decisions = container.decision_log
         self.preview = PromptPreview(
             container.prompt_sources,
             self.resolver,

@@ -255,7 +255,7 @@ async def test_preset_published_by_another_process_is_reloaded(console: Playgrou
     _, found = await call(console, "GET", "/presets/nora")
     content = found["published"].replace("You are Nora.", "You mend clocks.")
     await container.preset_versions.save([PresetVersion("nora", content, 1)])
-    await container.published_presets.reload(["nora"])
+    await container.published_presets.reload_presets(["nora"])
     active = await container.resolver.resolve(("web:c",))
     assert (active.first.preset.system, active.first.version) == ("You mend clocks.", 2)
 
@@ -306,7 +306,7 @@ async def test_deleted_preset_answers_nowhere_and_keeps_its_versions(
     status, told = await call(console, "DELETE", "/presets/nora")  # the default one
     assert (status, "TROUPE_DEFAULT_PRESET" in told["error"]) == (422, True)
     assert (settings.presets_dir / "nora.json").exists()
-    reload = console.service.container.published_presets.reload
+    reload = console.service.container.published_presets.reload_presets
     await reload(["marlowe"])  # as another process does
     assert "marlowe" not in resolver.presets
 
