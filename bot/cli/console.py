@@ -12,7 +12,7 @@ from bot.cli.installation import change_installation, use_installation
 from bot.cli.text_io import print_line
 from bot.cli.typer_apps import create_command_app
 from bot.console.login import API_TOKEN_PREFIX, ConsoleLinks, generate_token, hash_token
-from bot.console.server import find_address
+from bot.console.server import find_console_address
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.settings import read_settings
@@ -33,7 +33,7 @@ def print_login_url() -> None:
     It opens the running service's console, and expires after 10 minutes.
     """
     settings = read_settings()
-    address = settings.console.url or find_address(settings.data_dir)
+    address = settings.console.url or find_console_address(settings.data_dir)
     if address is None:
         raise UserError(
             f"no console is running with data in {settings.data_dir}; start `troupe run`, or set"

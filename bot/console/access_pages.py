@@ -134,7 +134,7 @@ class AccessPage(RouteGroup):
     navigation = (NavigationItem("/access", translatable("Access and audit"), "access"),)
 
     tokens: ConsoleTokens
-    audit: AuditLog
+    audit_log: AuditLog
     events: EventLog
 
     @route("GET /api/v1/events", ApiScope.READ)
@@ -166,7 +166,7 @@ class AccessPage(RouteGroup):
         """Revoke an API token."""
         if not await self.tokens.revoke_api_token(name):
             raise RequestRefused(404, translatable("There is no token with this name."))
-        await self.audit.record(request.caller.name, "revoke token", name)
+        await self.audit_log.record(request.caller.name, "revoke token", name)
         return {"name": name}
 
     @route("GET /api/v1/audit", ApiScope.READ)
@@ -178,7 +178,7 @@ class AccessPage(RouteGroup):
 
     async def _read_newest_entries(self, reader: Caller, limit: int) -> Sequence[AuditEntry]:
         """Return the newest audit entries, with token names only if the reader may list tokens."""
-        entries = await self.audit.newest(limit)
+        entries = await self.audit_log.newest(limit)
         if ApiScope.OPERATE in reader.scopes:
             return entries
         return [_hide_token_names(one, reader) for one in entries]

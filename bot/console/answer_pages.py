@@ -359,7 +359,7 @@ class AnswerPages(RouteGroup):
             "parameters": describe_parameters(receipt.prompt, version),
             "before": await self.answers.find_previous_answer(answer),
             "beside": await self.answers.find_adjacent_answers(answer),
-            "other_costs": estimate_other_costs(receipt, self.providers),
+            "other_costs": estimate_other_model_costs(receipt, self.providers),
             "presets": sorted(self.preset_names),
             "drafts": [one.name for one in await self.drafts.all()],
             **await self._load_prompt_values(answer, form),
@@ -461,17 +461,17 @@ def mask_answer(answer: StoredAnswer, mask: Callable[[str], str]) -> StoredAnswe
 
 @value_class
 class WaterfallStep:
-    step: str
+    name: str
     """One of "received", "waited", "composed", "prefill", "decode", "edits", "delivered"."""
-    begin: float
+    begin_seconds: float
     """In seconds after the message's arrival."""
     seconds: float
-    times: Sequence[float] = ()
+    event_seconds: Sequence[float] = ()
     """The times of single events (arrival, each edit), in seconds after the message's arrival."""
 
     @property
     def end(self) -> float:
-        return self.begin + self.seconds
+        return self.begin_seconds + self.seconds
 
 
 def build_waterfall(receipt: Receipt, delivered_at: float | None = None) -> Sequence[WaterfallStep]:
@@ -507,7 +507,7 @@ def place_axis_marks(seconds: float) -> Sequence[float]:
     return [step * at for at in range(int(seconds / step + 1e-9) + 1)]
 
 
-def estimate_other_costs(
+def estimate_other_model_costs(
     receipt: Receipt, providers: Mapping[str, ProviderSettings]
 ) -> Sequence[tuple[str, str]]:
     """Return what an answer would have cost with each other priced model, cheapest first."""

@@ -32,8 +32,8 @@ from bot.settings import ConsoleSettings
 from bot.texts.text import Text, translatable, translate
 
 _SAFE_METHODS = {"GET", "HEAD", "OPTIONS"}
-_FORM_TYPE = "application/x-www-form-urlencoded"
-_UPLOAD_TYPE = "multipart/form-data"
+_FORM_MIME = "application/x-www-form-urlencoded"
+_UPLOAD_MIME = "multipart/form-data"
 _LOOPBACK_HOSTS = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -56,7 +56,7 @@ class RequestGate:
         _, port, *_ = http.get_extra_info("sockname", ("", 0))
         return "__Host-troupe" if self._is_https else f"troupe_session_{port}"
 
-    async def admit(
+    async def admit_request(
         self, http: web.Request, route: Route
     ) -> tuple[ConsoleRequest, BaseModel | None]:
         """Return the request and its validated body or query; raises `RequestRefused`."""
@@ -126,7 +126,7 @@ def _parse_host_name(host: str) -> str:
 
 async def _read_form(http: web.Request, *, takes_files: bool) -> Mapping[str, str]:
     """Return a form's fields with LF line breaks; uploaded files stay in the request."""
-    if http.content_type != _FORM_TYPE and not (takes_files and http.content_type == _UPLOAD_TYPE):
+    if http.content_type != _FORM_MIME and not (takes_files and http.content_type == _UPLOAD_MIME):
         return {}
     try:
         form = await http.post()
@@ -140,7 +140,7 @@ async def _read_form(http: web.Request, *, takes_files: bool) -> Mapping[str, st
 
 
 async def _read_body(http: web.Request, form: Mapping[str, str]) -> object:
-    if http.content_type in {_FORM_TYPE, _UPLOAD_TYPE}:
+    if http.content_type in {_FORM_MIME, _UPLOAD_MIME}:
         return {name: value for name, value in form.items() if name != "csrf"}
     if http.content_type != "application/json":
         raise RequestRefused(415, translatable("Send the body as application/json."))
@@ -186,7 +186,7 @@ class Console:
         async def handle(http: web.Request) -> web.StreamResponse:
             request = ConsoleRequest(http, NOBODY)
             try:
-                request, arguments = await self._gate.admit(http, route)
+                request, arguments = await self._gate.admit_request(http, route)
                 result = await route.handle(request, arguments)
                 if isinstance(result, Page) and self._renderer.names:
                     await self._renderer.names.refresh()
@@ -236,9 +236,9 @@ class Console:
 
 
 def _to_json(result: object, language: str) -> bytes:
-    def encode(value: object) -> str:
+    def encode_text(value: object) -> str:
         if isinstance(value, Text):
             return value.translate_to(language)
         raise NotImplementedError(type(value))
 
-    return msgspec.json.encode(result, enc_hook=encode)
+    return msgspec.json.encode(result, enc_hook=encode_text)

@@ -110,7 +110,7 @@ class ChannelPage(RouteGroup):
     receive: Callable[[Sequence[Incoming]], Awaitable[None]]
     chat_patterns: Mapping[str, str]
     """For each bot that runs here, by `Address.source`, a regular expression for its chat ids."""
-    audit: AuditLog
+    audit_log: AuditLog
     rate_limits: RateLimits
     clock: Clock
 
@@ -163,7 +163,7 @@ class ChannelPage(RouteGroup):
 
     @route(f"POST /api/v1{_CHANNEL_PATH}/presets", ApiScope.OPERATE)
     @route(f"POST {_CHANNEL_PATH}/presets", ApiScope.OPERATE, redirect=_CHANNEL_PATH)
-    async def choose(
+    async def choose_presets(
         self,
         request: ConsoleRequest,
         channel: str,
@@ -185,7 +185,7 @@ class ChannelPage(RouteGroup):
         await self.resolver.set_active_presets(scope, presets, OPERATOR.id)
         new_roster = await self.resolver.resolve(wider_scopes)
         names = ("\n".join(one.name for one in each.presets) for each in (old_roster, new_roster))
-        await self.audit.record(request.caller.name, f"preset {action}", scope, *names)
+        await self.audit_log.record(request.caller.name, f"preset {action}", scope, *names)
         return await self.get_detail(channel)
 
     @route(f"POST /api/v1{_CHANNEL_PATH}/access", ApiScope.OPERATE)
@@ -215,7 +215,7 @@ class ChannelPage(RouteGroup):
         external_key = f"console:{secrets.token_hex(8)}"
         deletion = ForgetRequest(address, external_key, None, self.clock.utc_now(), tuple(scopes))
         await self.receive([deletion])
-        await self.audit.record(request.caller.name, "forget channel", channel)
+        await self.audit_log.record(request.caller.name, "forget channel", channel)
         return {"channel": channel}
 
     @route("POST /api/v1/say", ApiScope.SAY)
@@ -241,12 +241,12 @@ class ChannelPage(RouteGroup):
         source, _, chat_id = channel.partition(":")
         chat_pattern = self.chat_patterns.get(source) if channel in allowed_channels else None
         is_chat = chat_pattern is not None and re.fullmatch(chat_pattern, chat_id) is not None
-        scopes, address = await self._find_scopes(channel, is_known=is_chat), parse_address(channel)
+        scopes, address = await self._find_scopes(channel, exists=is_chat), parse_address(channel)
         name = f"say:{request.caller.name}:{channel}:{key}"
         external_key = f"say:{hashlib.sha256(name.encode()).hexdigest()}"
         message = SayRequest(address, external_key, text, self.clock.utc_now(), tuple(scopes))
         await self.receive([message])
-        await self.audit.record(request.caller.name, "say", channel)
+        await self.audit_log.record(request.caller.name, "say", channel)
         return {"channel": channel, "key": key}
 
     @route(f"GET {_CHANNEL_PATH}/export", ApiScope.READ)
@@ -254,7 +254,7 @@ class ChannelPage(RouteGroup):
         """Send all messages of a channel as JSON, and record who exported them."""
         scopes = await self._find_scopes(channel)
         turns = await self.state.turns(channel)
-        await self.audit.record(request.caller.name, "export channel", channel)
+        await self.audit_log.record(request.caller.name, "export channel", channel)
         content = {
             "channel": channel,
             "scopes": list(scopes),
@@ -275,7 +275,7 @@ class ChannelPage(RouteGroup):
         text = f"{json.dumps(content, ensure_ascii=False, indent=1)}\n"
         return make_file_response(text, "application/json", 'filename="channel.json"')
 
-    async def _find_scopes(self, channel: str, *, is_known: bool = False) -> Sequence[str]:
+    async def _find_scopes(self, channel: str, *, exists: bool = False) -> Sequence[str]:
         """Return the scopes to search for a channel's settings, narrowest first."""
         if ":" not in channel:  # not the key of a conversation
             raise RequestRefused(404, translatable("There is no such channel."))
@@ -284,13 +284,13 @@ class ChannelPage(RouteGroup):
         if newest_answers and newest_answers[0].receipt.scopes:
             return newest_answers[0].receipt.scopes
         has_history = newest_answers or await self.state.sessions(channel, 1)
-        if not (is_known or has_history or await self._is_known(channel)):
+        if not (exists or has_history or await self._is_known_channel(channel)):
             raise RequestRefused(404, translatable("There is no such channel."))
         address = parse_address(channel)
         server = newest_answers[0].receipt.charge.server if newest_answers else None
         return list(dict.fromkeys([address.channel, address.lane, *([server] if server else [])]))
 
-    async def _is_known(self, channel: str) -> bool:
+    async def _is_known_channel(self, channel: str) -> bool:
         """Return whether a channel has answers (even deleted ones) or belongs to the playground."""
         address = parse_address(channel)
         if address.platform == WEB_PLATFORM and await self.web_channels.get(address.chat):

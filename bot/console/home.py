@@ -24,7 +24,7 @@ from bot.value_class import value_class
 _DEFAULT_DAYS = 30
 _MAX_DAYS = 400
 _FIRST_DAY = date(2020, 1, 1)
-_MAX_GROUPS = 6
+_MAX_CHART_GROUPS = 6
 _DAY_SECONDS = 86_400
 _TIME_STEPS = {"24h": (3_600, 24), "7d": (21_600, 28), "30d": (_DAY_SECONDS, 30)}
 """For each span: the length of a step in seconds, and the number of steps."""
@@ -53,7 +53,7 @@ class UsageSum:
     answers_without_cost: int
 
     @property
-    def tokens(self) -> int:
+    def total_tokens(self) -> int:
         return self.prompt_tokens + self.output_tokens
 
 
@@ -92,7 +92,7 @@ class HomePage(RouteGroup):
 
     @route("GET /home", ApiScope.READ, template="home.html")
     async def show(self, span: TimeSpan = "24h", by: UsageGroup = "provider") -> Values:
-        activity = await self.figures(span, by)
+        activity = await self.get_activity(span, by)
         return {
             "span": span,
             "spans": list(_TIME_STEPS),
@@ -105,7 +105,7 @@ class HomePage(RouteGroup):
         }
 
     @route("GET /api/v1/figures", ApiScope.READ)
-    async def figures(self, span: TimeSpan = "24h", by: UsageGroup = "provider") -> Activity:
+    async def get_activity(self, span: TimeSpan = "24h", by: UsageGroup = "provider") -> Activity:
         """Get answers, errors, waiting times, tokens, and costs over time."""
         step, step_count = _TIME_STEPS[span]
         until = (self.clock.now() // step + 1) * step
@@ -115,20 +115,20 @@ class HomePage(RouteGroup):
             delay_counts[at][seconds] = answers
         error_counts = await self.totals.count_failures(ERROR_PREFIX, since, until, step)
         rows = await self.totals.load_usage_over_time(by, since, until, step)
-        sums = sum_usage(rows)
-        group_indexes = {one.name: at for at, one in enumerate(sums[:_MAX_GROUPS])}
+        usage_sums = sum_usage(rows)
+        group_indexes = {one.name: at for at, one in enumerate(usage_sums[:_MAX_CHART_GROUPS])}
         totals_by_cell = defaultdict[tuple[int, int], list[UsageTotal]](list)
         for at, name, total in rows:
-            totals_by_cell[group_indexes.get(name, _MAX_GROUPS), at].append(total)
+            totals_by_cell[group_indexes.get(name, _MAX_CHART_GROUPS), at].append(total)
         series = [
             [_add_totals(totals_by_cell[line, at]) for at in range(step_count)]
-            for line in range(min(len(sums), _MAX_GROUPS + 1))
+            for line in range(min(len(usage_sums), _MAX_CHART_GROUPS + 1))
         ]
         steps = [_add_totals([line[at] for line in series]) for at in range(step_count)]
         return Activity(
             since,
             step,
-            sums,
+            usage_sums,
             answers=[[one.answers for one in line] for line in series],
             tokens=[[one.prompt_tokens + one.output_tokens for one in line] for line in series],
             cost=[[one.cost / MICROS_PER_DOLLAR for one in line] for line in series],
@@ -148,7 +148,7 @@ class HomePage(RouteGroup):
         return max(first_day, last_day - timedelta(days=_MAX_DAYS)), last_day
 
     @route("GET /api/v1/usage", ApiScope.READ)
-    async def list_sums(
+    async def list_usage_sums(
         self, by: Grouping = "day", since: _Since = "", until: _Until = ""
     ) -> Mapping[str, date | Sequence[UsageSum]]:
         """Get the usage and cost of answers."""
@@ -157,10 +157,10 @@ class HomePage(RouteGroup):
         rows = await self.totals.load_usage_over_time(by, begin, end, _DAY_SECONDS)
         if by == "day":
             rows = [(at, str(first + timedelta(days=at)), total) for at, _, total in rows]
-        sums = sum_usage(rows)
+        usage_sums = sum_usage(rows)
         if by == "day":
-            sums.sort(key=lambda one: one.name, reverse=True)
-        return {"since": first, "until": last, "sums": sums}
+            usage_sums.sort(key=lambda one: one.name, reverse=True)
+        return {"since": first, "until": last, "sums": usage_sums}
 
     @route("GET /usage.csv", ApiScope.READ)
     async def send_usage_csv(self, since: _Since = "", until: _Until = "") -> web.Response:
@@ -186,13 +186,13 @@ def _start_of_day(day: date) -> datetime:
 
 def sum_usage(rows: _UsageRows) -> list[UsageSum]:
     """Return the totals of each group's rows, sorted by cost, then by tokens, highest first."""
-    sums = []
+    usage_sums = []
     for name, group in groupby(sorted(rows, key=lambda row: row[1]), key=lambda row: row[1]):
         group_total = _add_totals([total for *_, total in group])
         tokens = (group_total.prompt_tokens, group_total.cached_tokens, group_total.output_tokens)
-        costs = (group_total.cost / MICROS_PER_DOLLAR, group_total.unpriced_answer_count)
-        sums.append(UsageSum(name, group_total.answers, *tokens, *costs))
-    return sorted(sums, key=lambda one: (one.cost, one.tokens), reverse=True)
+        cost_and_unpriced = (group_total.cost / MICROS_PER_DOLLAR, group_total.unpriced_answer_count)
+        usage_sums.append(UsageSum(name, group_total.answers, *total_tokens, *cost_and_unpriced))
+    return sorted(usage_sums, key=lambda one: (one.cost, one.total_tokens), reverse=True)
 
 
 def _add_totals(totals: Sequence[UsageTotal]) -> UsageTotal:

@@ -24,7 +24,7 @@ class MemoryPage(RouteGroup):
     navigation = (NavigationItem("/memories", translatable("Memories"), "memories"),)
 
     memories: SqlMemories
-    audit: AuditLog
+    audit_log: AuditLog
 
     @route("GET /api/v1/memories", ApiScope.READ)
     @route("GET /memories", ApiScope.READ, template="memories.html")
@@ -41,7 +41,7 @@ class MemoryPage(RouteGroup):
         rows = [
             _to_row(one)
             for one in memories
-            if needle in _searchable_text(one) and preset in ("", one.subject.key, *one.witnesses)
+            if needle in _to_search_text(one) and preset in ("", one.subject.key, *one.witnesses)
         ]
         return {"memories": rows, "waiting": proposed_count}
 
@@ -49,7 +49,7 @@ class MemoryPage(RouteGroup):
     @route("POST /memories/{number}/approve", ApiScope.OPERATE, redirect="/memories?state=proposed")
     async def approve(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
         """Approve a memory, so that characters recall it."""
-        one = await self._find(number)
+        one = await self._find_memory(number)
         await self.memories.change(number, _make_admin_reader(one), state=MemoryState.KEPT)
         return await self._record_change(request, number, "approve memory")
 
@@ -57,11 +57,11 @@ class MemoryPage(RouteGroup):
     @route("POST /memories/{number}/forget", ApiScope.OPERATE, redirect="/memories")
     async def forget(self, request: ConsoleRequest, number: int) -> Mapping[str, int]:
         """Delete a memory, and the prompts that contain it."""
-        one = await self._find(number)
+        one = await self._find_memory(number)
         await self.memories.forget(number, _make_admin_reader(one))
         return await self._record_change(request, number, "forget memory")
 
-    async def _find(self, number: int) -> Memory:
+    async def _find_memory(self, number: int) -> Memory:
         memories = await self.memories.list_newest(number=number) if number else ()
         if not memories:
             raise RequestRefused(404, translatable("There is no memory with this number."))
@@ -70,7 +70,7 @@ class MemoryPage(RouteGroup):
     async def _record_change(
         self, request: ConsoleRequest, number: int, action: str
     ) -> Mapping[str, int]:
-        await self.audit.record(request.caller.name, action, str(number))
+        await self.audit_log.record(request.caller.name, action, str(number))
         return {"number": number}
 
 
@@ -78,7 +78,7 @@ def _make_admin_reader(memory: Memory) -> MemoryReader:
     return MemoryReader("", memory.place, is_admin=True)
 
 
-def _searchable_text(one: Memory) -> str:
+def _to_search_text(one: Memory) -> str:
     return f"{one.text}\n{one.subject.name}\n{one.subject.key}\n{one.said_by}".casefold()
 
 

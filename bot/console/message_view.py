@@ -67,13 +67,13 @@ def view_message(
     names: Sequence[str] = (),
 ) -> MessageView:
     """Return a message for the page; `messages` holds the channel's other messages, by id."""
-    name = _author_name(message)
+    name = _find_author_name(message)
     replied_message = messages.get(message.reply_to or "")
     quote = ""
     if message.author is not None and replied_message is not None:
         line = " ".join(replied_message.text.split())
         ellipsis = " …" if len(line) > _MAX_QUOTE_CHARS else ""
-        quote = f"{_author_name(replied_message)}: {line[:_MAX_QUOTE_CHARS]}{ellipsis}"
+        quote = f"{_find_author_name(replied_message)}: {line[:_MAX_QUOTE_CHARS]}{ellipsis}"
     is_from_bot = message.author is None
     styled_text = style_markdown(message.text) if is_from_bot else StyledText(message.text)
     spans, length = list(styled_text.spans), len(styled_text.text)
@@ -104,12 +104,12 @@ def is_finished(message: WebMessage) -> bool:
 def _find_answer(message: WebMessage, answers: Sequence[StoredAnswer]) -> StoredAnswer | None:
     """Find the answer whose text begins the message; if several do, the closest in time."""
 
-    def seconds_apart(answer: StoredAnswer) -> float:
+    def compute_seconds_apart(answer: StoredAnswer) -> float:
         return abs(answer.at - answer.receipt.timings.seconds - message.at.timestamp())
 
     answer_texts = ((one, one.receipt.answer.strip()[:_MAX_COMPARED_CHARS]) for one in answers)
     matches = [one for one, text in answer_texts if text and message.text.startswith(text)]
-    return min(matches, key=seconds_apart, default=None)
+    return min(matches, key=compute_seconds_apart, default=None)
 
 
 def choose_color(name: str, names: Sequence[str] = ()) -> int:
@@ -117,7 +117,7 @@ def choose_color(name: str, names: Sequence[str] = ()) -> int:
     return (names.index(name) if name in names else crc32(name.encode())) % _FACE_COLOR_COUNT
 
 
-def _author_name(message: WebMessage) -> str:
+def _find_author_name(message: WebMessage) -> str:
     speaker = message.author or message.face
     return speaker.name if speaker is not None else _BOT_NAME
 

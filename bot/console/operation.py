@@ -85,7 +85,7 @@ class OperationPage(RouteGroup):
     service_state: ServiceState
     providers: Sequence[_Row]
     backends: Mapping[str, Backend]
-    count_waiting: Callable[[str], int]
+    count_waiters: Callable[[str], int]
     rate_limits: RateLimits
     events: RecentEvents
     nodes: NodeRegistry
@@ -171,7 +171,7 @@ class OperationPage(RouteGroup):
         return await self.nodes.load_reports(other_owners)
 
     async def _list_rate_limit_waits(self) -> Sequence[_Row]:
-        counts = [(one["name"], self.count_waiting(str(one["name"]))) for one in self.providers]
+        counts = [(one["name"], self.count_waiters(str(one["name"]))) for one in self.providers]
         queues = [{"scope": name, "seconds": None, "waiting": one} for name, one in counts if one]
         calls = await self.rate_limits.blocked_calls()
         rows = [{"scope": one.scope, "seconds": one.seconds, "waiting": None} for one in calls]

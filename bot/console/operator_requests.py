@@ -167,7 +167,7 @@ class PromptReplay:
         receipt = answer.receipt
         if draft:
             preset = await self.find_draft(draft)
-            new_receipt = await self._compose(answer, preset)
+            new_receipt = await self._compose_receipt(answer, preset)
         else:
             preset = self._choose_preset(receipt, preset_name)
             prompt, bare_prompt = receipt.prompt, build_bare_prompt(preset)
@@ -185,7 +185,7 @@ class PromptReplay:
         new_receipt = replace(new_receipt, prompt=replace(new_receipt.prompt, parameters=sampling))
         return await self.requests.replay(preset, new_receipt, answer.conversation)
 
-    async def _compose(self, answer: StoredAnswer, preset: Preset) -> Receipt:
+    async def _compose_receipt(self, answer: StoredAnswer, preset: Preset) -> Receipt:
         scene = await self.answers.find_scene(answer)
         if scene is None:
             raise UserError(_NOT_STORED_NOTICE)

@@ -50,7 +50,7 @@ from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import marked, to_translatable, translatable, translate
 from bot.value_class import value_class
 
-Preview: TypeAlias = Callable[[IncomingMessage], Awaitable[NextAnswer]]
+PreviewAnswer: TypeAlias = Callable[[IncomingMessage], Awaitable[NextAnswer]]
 RenderChanges: TypeAlias = Callable[[Sequence[WebMessage]], Awaitable[tuple[Sequence[str], str]]]
 """Returns each message's HTML (empty if it is not shown), and the header's HTML."""
 ToIncomingMessage: TypeAlias = Callable[
@@ -87,7 +87,7 @@ class PlaygroundPages(RouteGroup):
     copies: HistoryCopies
     resolver: PresetResolver
     clock: Clock
-    preview: Preview
+    preview: PreviewAnswer
     to_incoming_message: ToIncomingMessage
     answers: AnswerLog
     find_picture_path: Callable[[str], str]
@@ -103,7 +103,7 @@ class PlaygroundPages(RouteGroup):
         if channels:
             return _redirect_to_channel(channels[-1])
         check_scope(request.caller, ApiScope.OPERATE)
-        return await self.create(request, look=self.looks[0] if self.looks else "")
+        return await self.create_channel(request, look=self.looks[0] if self.looks else "")
 
     @route(f"GET {_CHANNEL_PATH}", ApiScope.READ, template="playground/channel.html")
     async def show(
@@ -159,7 +159,7 @@ class PlaygroundPages(RouteGroup):
         }
 
     @route(f"POST {_PLAYGROUND_PATH}", ApiScope.OPERATE)
-    async def create(
+    async def create_channel(
         self, request: ConsoleRequest, name: ShortName = "", look: ShortName = ""
     ) -> web.Response:
         """Create a channel with the operator as its first person."""
@@ -169,7 +169,7 @@ class PlaygroundPages(RouteGroup):
         return _redirect_to_channel(channel)
 
     @route(f"POST {_PLAYGROUND_PATH}/copies", ApiScope.OPERATE)
-    async def copy(
+    async def copy_conversation(
         self,
         request: ConsoleRequest,
         conversation: Annotated[str, Field(min_length=1, max_length=300)],
@@ -202,8 +202,8 @@ class PlaygroundPages(RouteGroup):
     @route(f"POST {_CHANNEL_PATH}/look", ApiScope.OPERATE, redirect=_CHANNEL_PATH)
     async def set_look(self, channel: str, channel_look: ShortName = "") -> None:
         """Make a channel imitate another platform from now on."""
-        look, web_channel = self._require_known_look(channel_look), await self._find(channel)
-        await self.channels.change(web_channel.id, lambda one: replace(one, look=look))
+        look_name, web_channel = self._require_known_look(channel_look), await self._find(channel)
+        await self.channels.change(web_channel.id, lambda one: replace(one, look=look_name))
 
     @route(f"POST {_CHANNEL_PATH}/people", ApiScope.OPERATE)
     async def add_person(self, channel: str, name: ShortName) -> web.Response:
@@ -275,7 +275,7 @@ class PlaygroundPages(RouteGroup):
         await self.channels.replace(channel, old_message.to_tombstone())
 
     @route(f"POST {_MESSAGE_PATH}/press", ApiScope.OPERATE)
-    async def press(
+    async def press_button(
         self,
         channel: str,
         message: str,
@@ -350,7 +350,7 @@ class PlaygroundPages(RouteGroup):
                 if any(one.autocompletes for one in spec.options)
                 else [choice for one in spec.options for choice in one.choices],
             }
-            for text, spec in _list_command_names(self.commands)
+            for text, spec in _list_named_commands(self.commands)
         ]
 
 
@@ -373,7 +373,7 @@ def _set_text(message: WebMessage, text: str) -> WebMessage:
     return replace(message, text=masked_text, has_masked_token=masked_text != text)
 
 
-def _list_command_names(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
+def _list_named_commands(commands: Sequence[CommandSpec]) -> Iterator[tuple[str, CommandSpec]]:
     """Yield (full name, command), with commands without actions first, as they are used most."""
     for spec in sorted(commands, key=lambda one: bool(one.actions)):
         yield from ((f"/{spec.name} {one.name}", one) for one in spec.actions)
@@ -393,8 +393,8 @@ def _generate_message_key() -> str:
 
 
 def _redirect_to_channel(channel: WebChannel, author: Person | None = None) -> web.Response:
-    query = f"?author={quote(author.id, safe='')}" if author is not None else ""
-    return redirect(f"{_PLAYGROUND_PATH}/{channel.id}{query}")
+    query_string = f"?author={quote(author.id, safe='')}" if author is not None else ""
+    return redirect(f"{_PLAYGROUND_PATH}/{channel.id}{query_string}")
 
 
 async def stream_events(

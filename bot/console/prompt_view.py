@@ -21,7 +21,7 @@ _ROLE_PATTERN = r"\[?(?:system|user|assistant)\]?"
 _SPEAKER_SECTIONS = ("newest", "observed", "history")
 _QUOTE_PREFIX = "> "
 """The prefix of each observed line, and of typed text that looks like a speaker's name."""
-Mark: TypeAlias = tuple[tuple[int, int], "PieceKind"]
+PieceMark: TypeAlias = tuple[tuple[int, int], "PieceKind"]
 """The begin and end of a piece in a text, and its kind."""
 
 
@@ -137,7 +137,7 @@ class LookAlikeFinder:
         return list(cut_at_marks(text, sorted(marks)))
 
 
-def cut_at_marks(text: str, marks: Sequence[Mark]) -> Iterator[PromptPiece]:
+def cut_at_marks(text: str, marks: Sequence[PieceMark]) -> Iterator[PromptPiece]:
     at = 0
     for (begin, end), kind in marks:
         if begin < at:
@@ -180,9 +180,9 @@ def split_description(description: PromptDescription, receipt: Receipt) -> list[
     return list(cut_at_marks(description.text, marks))
 
 
-def _find_marks(text: str, receipt: Receipt, *, is_rendered: bool) -> list[Mark]:
+def _find_marks(text: str, receipt: Receipt, *, is_rendered: bool) -> list[PieceMark]:
     control_kind = PieceKind.CONTROL if is_rendered else PieceKind.LOOK_ALIKE
-    marks: list[Mark] = []
+    marks: list[PieceMark] = []
     at = 0
     for pieces in _split_messages(receipt):
         shown_pieces = [one if is_rendered else _escape_for_json(one) for one in pieces]
@@ -217,7 +217,7 @@ def _escape_for_json(piece: PromptPiece) -> PromptPiece:
     return PromptPiece(json.dumps(piece.text, ensure_ascii=False)[1:-1], piece.kind)
 
 
-def _find_control_marks(text: str, begin: int, end: int, kind: PieceKind) -> list[Mark]:
+def _find_control_marks(text: str, begin: int, end: int, kind: PieceKind) -> list[PieceMark]:
     return [(match.span(), kind) for match in _CONTROL_TOKEN_PATTERN.finditer(text, begin, end)]
 
 
@@ -226,7 +226,7 @@ class BudgetSegment:
     section: str
     """A section of the prompt, or "free" for the unused part of the budget."""
     tokens: int
-    share: float
+    prompt_share: float
     """The section's share of the prompt, from 0 to 1; 0 for the free part."""
     begin: int
     """How many tokens of the prompt precede the section."""
@@ -234,13 +234,13 @@ class BudgetSegment:
 
 def make_budget_segments(receipt: Receipt) -> list[BudgetSegment]:
     """Return the sections of a prompt as segments of its token budget, then the unused part."""
-    used_tokens, begin = prompt_tokens(receipt), 0
+    total_tokens, begin = prompt_tokens(receipt), 0
     segments: list[BudgetSegment] = []
     for section, tokens in tokens_by_section(receipt).items():
-        segments.append(BudgetSegment(section, tokens, tokens / max(1, used_tokens), begin))
+        segments.append(BudgetSegment(section, tokens, tokens / max(1, total_tokens), begin))
         begin += tokens
-    if receipt.limit and receipt.limit > used_tokens:
-        segments.append(BudgetSegment("free", receipt.limit - used_tokens, 0, begin))
+    if receipt.limit and receipt.limit > total_tokens:
+        segments.append(BudgetSegment("free", receipt.limit - total_tokens, 0, begin))
     return segments
 
 

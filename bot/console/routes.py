@@ -232,8 +232,8 @@ def _make_arguments_model(
     name: str, path: str, parameters: Sequence[inspect.Parameter]
 ) -> type[BaseModel] | None:
     """Return a pydantic model of a handler's arguments, without the request and path parts."""
-    own_parameters = [one for one in parameters if one.annotation is not ConsoleRequest]
-    inputs = [one for one in own_parameters if f"{{{one.name}}}" not in path]
+    request_parameters = [one for one in parameters if one.annotation is not ConsoleRequest]
+    inputs = [one for one in request_parameters if f"{{{one.name}}}" not in path]
     if not inputs or is_pydantic_model(inputs[0].annotation):
         return inputs[0].annotation if inputs else None
     empty = inspect.Parameter.empty

@@ -50,7 +50,7 @@ async def serve_http(
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
     for add_routes in route_adders:
         add_routes(app)
-    tls = _load_certificate(settings)
+    tls = _make_tls_context(settings)
     runner = web.AppRunner(
         app, access_log=None, shutdown_timeout=1, keepalive_timeout=_KEEP_ALIVE_SECONDS
     )
@@ -69,7 +69,7 @@ async def serve_http(
         await runner.cleanup()
 
 
-def _load_certificate(settings: ConsoleSettings) -> ssl.SSLContext | None:
+def _make_tls_context(settings: ConsoleSettings) -> ssl.SSLContext | None:
     """Return the TLS context for HTTPS, or None if the server uses plain HTTP."""
     if settings.tls_certificate is None or settings.tls_key is None:  # settings: both or neither
         return None
@@ -112,7 +112,7 @@ _ADDRESS_FILE = "console-address"
 
 
 @contextlib.contextmanager
-def publish_address(data_dir: Path, address: str) -> Iterator[None]:
+def publish_console_address(data_dir: Path, address: str) -> Iterator[None]:
     file = data_dir / _ADDRESS_FILE
     file.write_text(address, encoding="utf-8")
     try:
@@ -121,7 +121,7 @@ def publish_address(data_dir: Path, address: str) -> Iterator[None]:
         file.unlink(missing_ok=True)
 
 
-def find_address(data_dir: Path) -> str | None:
+def find_console_address(data_dir: Path) -> str | None:
     """Return the address of this data directory's console; None if no console runs."""
     try:
         return (data_dir / _ADDRESS_FILE).read_text(encoding="utf-8").strip() or None
@@ -244,17 +244,17 @@ class _WebhookEndpoint:
         store_task.add_done_callback(self.store_tasks.discard)
         done_tasks, _ = await asyncio.wait({store_task}, timeout=self.store_timeout_seconds)
         if not done_tasks:
-            return _request_retry(f"it was not stored within {self.store_timeout_seconds:g} s")
+            return _postpone_call(f"it was not stored within {self.store_timeout_seconds:g} s")
         try:
-            is_understood = store_task.result()
+            is_valid_call = store_task.result()
         except (StoreError, PlatformError) as error:
-            return _request_retry(str(error))
-        if not is_understood:
+            return _postpone_call(str(error))
+        if not is_valid_call:
             _log.warning("webhook_call_not_understood", bytes=len(body))
-        return web.Response(status=HTTPStatus.OK if is_understood else HTTPStatus.BAD_REQUEST)
+        return web.Response(status=HTTPStatus.OK if is_valid_call else HTTPStatus.BAD_REQUEST)
 
 
-def _request_retry(reason: str) -> web.Response:
+def _postpone_call(reason: str) -> web.Response:
     _log.warning("webhook_call_postponed", reason=reason)
     headers = {"Retry-After": str(_RETRY_AFTER_SECONDS)}
     return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE, headers=headers)

@@ -24,7 +24,7 @@ class SetupPage(RouteGroup):
     navigation = (NavigationItem(SETUP_PATH, translatable("Setup"), "setup"),)
 
     steps: SetupSteps
-    audit: AuditLog
+    audit_log: AuditLog
     mask: Callable[[str], str]
 
     @route(f"GET {SETUP_PATH}", ApiScope.OPERATE, template=_TEMPLATE_NAME)
@@ -86,5 +86,5 @@ class SetupPage(RouteGroup):
             overridden_names = await self.steps.write_choices()
         except SettingsError as error:
             raise RequestRefused(409, str(error)) from None
-        await self.audit.record(request.caller.name, "write .env", ", ".join(names))
+        await self.audit_log.record(request.caller.name, "write .env", ", ".join(names))
         return await self._load_page_values(overridden=overridden_names)

@@ -13,7 +13,7 @@ from bot.console.server import (
     Probe,
     RouteAdder,
     make_health_routes,
-    publish_address,
+    publish_console_address,
     run_probes,
     serve_http,
 )
@@ -82,7 +82,7 @@ class Service:
             if not container.has_console:
                 yield
                 return
-            with publish_address(settings.data_dir, address):
+            with publish_console_address(settings.data_dir, address):
                 container.console_links.address = str(settings.console.url or address)
                 await self._print_login_link()
                 try:

@@ -6,7 +6,7 @@ import pytest
 
 from bot.chat.access import ApiScope
 from bot.console.login import hash_token
-from bot.console.server import publish_address
+from bot.console.server import publish_console_address
 from bot.errors import UserError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import Database
@@ -21,7 +21,7 @@ def console(*words: str) -> str:
 
 def test_link_opens_the_running_service_and_works_once(folder: Path) -> None:
     (folder / "data").mkdir()
-    with publish_address(folder / "data", "http://127.0.0.1:8713"):
+    with publish_console_address(folder / "data", "http://127.0.0.1:8713"):
         link = console("url")
     address, _, token = link.partition("#")
 

@@ -30,23 +30,28 @@ def test_budget_segments_add_up(tokens: int, limit: int | None) -> None:
 
 def test_waterfall_shows_steps_edits_and_delivery_in_order() -> None:
     steps = build_waterfall(replace(RECEIPT, timings=Timings(1.0, 2.0, 5.0, 0.25)))
-    assert [(one.step, one.seconds) for one in steps] == [
+    assert [(one.name, one.seconds) for one in steps] == [
         *(("received", 0.0), ("waited", 0.75), ("composed", 0.25), ("prefill", 2.0)),
         ("decode", 3.0),
     ]
-    assert [one.begin for one in steps] == [0, 0, 0.75, 1, 3]
+    assert [one.begin_seconds for one in steps] == [0, 0, 0.75, 1, 3]
     without_a_word = build_waterfall(replace(RECEIPT, timings=Timings(0.0, None, 2.0)))
     assert [one.seconds for one in without_a_word] == [0, 0, 0, 2, 0]
 
     timings = Timings(1.0, 2.0, 5.0, 0.25, edits=(4.0, 5.5), received_at=1_000.0)
     *_, edits, delivered = build_waterfall(replace(RECEIPT, timings=timings), 10.0)
-    assert (edits.step, edits.seconds, edits.begin, edits.times) == ("edits", 1.5, 4, (4, 5.5))
-    assert (delivered.step, delivered.seconds) == ("delivered", 4.0)
-    assert (delivered.begin, delivered.end) == (6, 10)
+    assert (edits.name, edits.seconds, edits.begin_seconds, edits.event_seconds) == (
+        "edits",
+        1.5,
+        4,
+        (4, 5.5),
+    )
+    assert (delivered.name, delivered.seconds) == ("delivered", 4.0)
+    assert (delivered.begin_seconds, delivered.end) == (6, 10)
 
     shown_whole_before = Timings(1.0, 2.0, 5.0, edits=(4.0, 6.5), received_at=1_000.0)
     last = build_waterfall(replace(RECEIPT, timings=shown_whole_before), 4.0)[-1]
-    assert (last.step, last.seconds) == ("delivered", 0.5)
+    assert (last.name, last.seconds) == ("delivered", 0.5)
 
 
 _REST = 'rel="noreferrer noopener" target="_blank"'

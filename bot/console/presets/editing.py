@@ -75,7 +75,7 @@ class ListedPreset:
     """The path of its card's picture; empty if it has none."""
 
     @property
-    def search_text(self) -> str:
+    def searchable_text(self) -> str:
         return f"{self.name}\n{self.character}\n{self.description}".casefold()
 
 
@@ -86,7 +86,7 @@ class PresetEditor:
     resolver: PresetResolver
     versions: PresetVersions
     drafts: PresetDrafts
-    audit: AuditLog
+    audit_log: AuditLog
     clock: Clock
     find_unsupported_parameters: Callable[[Preset], Sequence[str]]
     """Returns a line for each parameter that one of the preset's providers does not support."""
@@ -153,14 +153,14 @@ class PresetEditor:
         _check_length(content)
         edited = await self.open_preset(name)
         if revision != edited.revision:
-            raise draft_conflict_error()
+            raise make_conflict_error()
         if content == edited.content:
             return edited
         base_version = edited.version if edited.draft is None else edited.draft.base_version
         source = None if edited.draft is None else edited.draft.source
         draft = PresetDraft(name, base_version, revision + 1, content, self.clock.now(), source)
         if not await self.drafts.save(draft):
-            raise draft_conflict_error()
+            raise make_conflict_error()
         return replace(edited, draft=draft)
 
     async def save_fields(
@@ -217,7 +217,7 @@ class PresetEditor:
             )
         draft = PresetDraft(name, 0, 1, content, self.clock.now(), source)
         if not await self.drafts.save(draft):
-            raise _name_taken_error(name)
+            raise _make_taken_name_error(name)
         await self.log_change(who, action, name, "", content)
 
     async def check(self, content: str) -> CheckedPreset:
@@ -230,8 +230,8 @@ class PresetEditor:
     def accepts_parameter(self, preset: Preset, name: str, value: float) -> bool:
         """Whether all providers of a preset accept this value of a sampling parameter."""
         presets = (preset.model_copy(update={"parameters": one}) for one in ({}, {name: value}))
-        problems_without_value, problems_with_value = map(self.find_unsupported_parameters, presets)
-        return problems_without_value == problems_with_value
+        problems_before, problems_after = map(self.find_unsupported_parameters, presets)
+        return problems_before == problems_after
 
     def _check_content(self, content: str) -> CheckedPreset:
         result = check_preset(content)
@@ -253,11 +253,11 @@ class PresetEditor:
         """Raise `UserError` if a preset in `other_names` already uses the file for this name."""
         file_id = preset_id(name)
         if taken_name := next((one for one in other_names if preset_id(one) == file_id), None):
-            raise _name_taken_error(taken_name)
+            raise _make_taken_name_error(taken_name)
 
     async def log_change(self, who: str, action: str, name: str, before: str, after: str) -> None:
         removed_lines, added_lines = await asyncio.to_thread(list_changed_lines, before, after)
-        await self.audit.record(who, action, name, removed_lines, added_lines)
+        await self.audit_log.record(who, action, name, removed_lines, added_lines)
 
 
 def _find_parameter_line(document: JsonDocument, text: str) -> int:
@@ -288,11 +288,11 @@ def _check_length(content: str) -> None:
         )
 
 
-def _name_taken_error(name: str) -> UserError:
+def _make_taken_name_error(name: str) -> UserError:
     text = translatable("There is already a preset named {name}; choose another name.", name=name)
     return UserError(text)
 
 
-def draft_conflict_error() -> RequestRefused:
+def make_conflict_error() -> RequestRefused:
     text = translatable("Somebody else has saved this draft in the meantime; reload the page.")
     return RequestRefused(409, text)

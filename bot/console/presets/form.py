@@ -90,7 +90,7 @@ class FormField:
 def make_form_fields(value: Mapping[str, object]) -> Mapping[str, FormField]:
     return {
         spec.name: FormField(spec, spec.name, value_to_texts(spec, value_at(value, spec.path)))
-        for spec in field_specs()
+        for spec in list_field_specs()
     }
 
 
@@ -105,12 +105,12 @@ def narrow_range(field: FormField, is_accepted: Callable[[str, float], bool]) ->
 
 
 def list_keys_without_field(value: Mapping[str, object]) -> list[str]:
-    known_keys = {one.path[0] for one in field_specs()} | KEYS_NOT_IN_FORM
+    known_keys = {one.path[0] for one in list_field_specs()} | KEYS_NOT_IN_FORM
     return [key for key in value if key not in known_keys]
 
 
 @cache
-def field_specs() -> tuple[FieldSpec, ...]:
+def list_field_specs() -> tuple[FieldSpec, ...]:
     schema = Preset.model_json_schema()
     return tuple(_collect_specs(schema, schema.get("$defs", {}), ()))
 
@@ -185,7 +185,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 def apply_form(value: Mapping[str, object], fields: Mapping[str, str]) -> dict[str, object]:
     """Return a preset's JSON with a form's values; keys without a field stay unchanged."""
     new_value: dict[str, Any] = json.loads(json.dumps(value))
-    for spec in field_specs():
+    for spec in list_field_specs():
         old_texts = map(normalize_lines, value_to_texts(spec, value_at(value, spec.path)))
         new_texts = _read_submitted_texts(spec, fields)
         if new_texts and list(new_texts) != list(old_texts):  # an untouched value stays as it is

@@ -98,8 +98,8 @@ def apply_entry_forms(value: Mapping[str, object], fields: Mapping[str, str]) ->
     """
     new_value: dict[str, Any] = json.loads(json.dumps(value))
     lorebook = new_value.get("lorebook")
-    numbers = {name.split(".")[1] for name in fields if name.startswith(FIELD_PREFIX)}
-    for number in sorted(int(one) for one in numbers if one.isascii() and one.isdecimal()):
+    entry_numbers = {name.split(".")[1] for name in fields if name.startswith(FIELD_PREFIX)}
+    for number in sorted(int(one) for one in entry_numbers if one.isascii() and one.isdecimal()):
         entry = _find_entry(lorebook, number)
         for spec in _FIELD_SPECS if entry is not None else ():
             name = spec.path[0]

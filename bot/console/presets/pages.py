@@ -23,7 +23,7 @@ from bot.console.presets.editing import (
     EditedPreset,
     ListedPreset,
     PresetEditor,
-    draft_conflict_error,
+    make_conflict_error,
 )
 from bot.console.presets.files import ExportForm, PresetImports, send_preset
 from bot.console.presets.form import (
@@ -36,8 +36,8 @@ from bot.console.presets.lorebook_entries import add_entry, remove_entry
 from bot.console.presets.preview import (
     SAMPLE_SCENES,
     DraftPreviews,
+    make_recorded_scene_id,
     open_entry,
-    recorded_scene_id,
     view_lorebook,
 )
 from bot.console.routes import (
@@ -72,8 +72,8 @@ from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _API_PATH = "/api/v1/presets/{name}"
-_PATH = "/presets/{name}"
-_LOREBOOK_PATH = "/presets/{name}?tab=lorebook"
+_WEB_PATH = "/presets/{name}"
+_LORE_PATH = "/presets/{name}?tab=lorebook"
 _MAX_VERSIONS = 200  # only the newest versions are listed
 _MAX_INT = 2**31 - 1
 PresetText = Annotated[str, Field(max_length=MAX_CONTENT_CHARS)]
@@ -164,7 +164,7 @@ class PresetPages(RouteGroup):
     imports: PresetImports
     ask_model: Callable[[Preset, Prompt, str], Awaitable[GeneratedAnswer]]
     providers: Sequence[str]
-    count_uses: Callable[[], Awaitable[Mapping[str, int]]]
+    count_preset_uses: Callable[[], Awaitable[Mapping[str, int]]]
     """Returns the number of channels, threads and servers in which each preset was chosen."""
     memories: MemoryPage
 
@@ -176,11 +176,11 @@ class PresetPages(RouteGroup):
     @route("GET /presets", ApiScope.READ, template="presets/list.html")
     async def list_page(self, query: EditorQuery) -> Values:
         presets = await self.editor.list_presets()
-        use_counts = await self.count_uses()
+        use_counts = await self.count_preset_uses()
         return {**_filter_presets(presets, query.find), "count": len(presets), "used": use_counts}
 
-    @route("POST /presets/new", ApiScope.PRESETS, redirect=_PATH)
-    async def create(
+    @route("POST /presets/new", ApiScope.PRESETS, redirect=_WEB_PATH)
+    async def create_draft(
         self, request: ConsoleRequest, name: NewPresetName, template: OptionalName = "character"
     ) -> Mapping[str, str]:
         """Create a draft from a template, or as a copy of another preset."""
@@ -207,7 +207,7 @@ class PresetPages(RouteGroup):
         """Get a preset and its draft."""
         return await self._to_detail(await self.editor.open_preset(name))
 
-    @route(f"GET {_PATH}", ApiScope.READ, template="presets/editor.html")
+    @route(f"GET {_WEB_PATH}", ApiScope.READ, template="presets/editor.html")
     async def editor_page(self, request: ConsoleRequest, name: str, query: EditorQuery) -> Values:
         """Show a preset with its draft."""
         edited = await self.editor.open_preset(name)
@@ -237,7 +237,7 @@ class PresetPages(RouteGroup):
             "changes": change_count,
             "against": compared_version,
             "versions": await self.editor.versions.history(name, _MAX_VERSIONS),
-            "scenes": [*SAMPLE_SCENES, *map(recorded_scene_id, conversations)],
+            "scenes": [*SAMPLE_SCENES, *map(make_recorded_scene_id, conversations)],
             "samples": len(SAMPLE_SCENES),
             "shown": await self.previews.show(edited, query.scene, may_spend=may_spend)
             if is_preview
@@ -264,7 +264,7 @@ class PresetPages(RouteGroup):
             "providers": sorted({*self.providers, str(value.get("provider", ""))} - {""}),
         }
 
-    @route(f"GET {_PATH}/picture", ApiScope.READ, other_scope=ApiScope.PRESETS)
+    @route(f"GET {_WEB_PATH}/picture", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def send_picture(self, name: str) -> web.Response:
         """Send the picture of a preset's character card, without the character's data."""
         file = self.editor.find_picture_file(name)
@@ -301,7 +301,7 @@ class PresetPages(RouteGroup):
         tokens = await self.previews.count_tokens(edited, entry)
         return {"tokens": tokens, "limit": preset.max_input_tokens if preset else None}
 
-    @route(f"GET {_PATH}/export", ApiScope.READ, other_scope=ApiScope.PRESETS)
+    @route(f"GET {_WEB_PATH}/export", ApiScope.READ, other_scope=ApiScope.PRESETS)
     async def export(self, name: str, form: ExportForm = ExportForm.JSON) -> web.Response:
         """Download a preset as a file."""
         return await send_preset(self.editor, await self.editor.open_preset(name), form)
@@ -333,14 +333,14 @@ class PresetPages(RouteGroup):
         await self._log_action(request, "discard draft", name, draft.content, edited.published_text)
         return {"content": ""}
 
-    @route(f"POST {_PATH}/discard", ApiScope.PRESETS)
+    @route(f"POST {_WEB_PATH}/discard", ApiScope.PRESETS)
     async def discard_by_form(self, request: ConsoleRequest, name: str) -> web.Response:
         await self.discard_draft(request, name)
         is_published = name in self.editor.resolver.presets
         return redirect(preset_path(name) if is_published else "/presets")
 
     @route(f"POST {_API_PATH}/publish", ApiScope.PRESETS)
-    @route(f"POST {_PATH}/publish", ApiScope.PRESETS, redirect=f"{_PATH}?tab=versions")
+    @route(f"POST {_WEB_PATH}/publish", ApiScope.PRESETS, redirect=f"{_WEB_PATH}?tab=versions")
     async def publish(
         self, request: ConsoleRequest, name: str, revision: Revision
     ) -> Mapping[str, str | int]:
@@ -348,7 +348,7 @@ class PresetPages(RouteGroup):
         editor = self.editor
         edited, draft = await self._open_draft(name)
         if draft.revision != revision:
-            raise draft_conflict_error()
+            raise make_conflict_error()
         preset = await self._require_valid_preset(name, draft.content)
         editor.check_name(name, editor.resolver.presets.keys() - {name})
         live_preset = await asyncio.to_thread(self._write_files, preset, draft)
@@ -392,7 +392,7 @@ class PresetPages(RouteGroup):
         return live_preset
 
     @route(f"POST {_API_PATH}/rollback", ApiScope.PRESETS)
-    @route(f"POST {_PATH}/rollback", ApiScope.PRESETS, redirect=f"{_PATH}?tab=changes")
+    @route(f"POST {_WEB_PATH}/rollback", ApiScope.PRESETS, redirect=f"{_WEB_PATH}?tab=changes")
     async def go_back(
         self, request: ConsoleRequest, name: str, version: EntryNumber
     ) -> PresetDetail:
@@ -409,7 +409,7 @@ class PresetPages(RouteGroup):
         await self.editor.log_change(request.caller.name, action, subject, before, after)
 
     @route(f"POST {_API_PATH}/copies", ApiScope.PRESETS)
-    @route(f"POST {_PATH}/copy", ApiScope.PRESETS, redirect=_PATH)
+    @route(f"POST {_WEB_PATH}/copy", ApiScope.PRESETS, redirect=_WEB_PATH)
     async def copy(self, request: ConsoleRequest, name: str, body: NewName) -> Mapping[str, str]:
         """Copy a preset to a draft with another name."""
         edited = await self.editor.open_preset(name)
@@ -429,7 +429,7 @@ class PresetPages(RouteGroup):
         return {"name": name}
 
     @route(f"DELETE {_API_PATH}", ApiScope.PRESETS)
-    @route(f"POST {_PATH}/delete", ApiScope.PRESETS, redirect="/presets")
+    @route(f"POST {_WEB_PATH}/delete", ApiScope.PRESETS, redirect="/presets")
     async def delete(self, request: ConsoleRequest, name: str) -> Mapping[str, str]:
         """Delete a preset with its file and draft; its versions are kept."""
         editor = self.editor
@@ -483,7 +483,7 @@ class PresetPages(RouteGroup):
 
     @route(f"POST {_API_PATH}/lorebook/entries", ApiScope.PRESETS)
     @route(
-        f"POST {_PATH}/lorebook/add", ApiScope.PRESETS, redirect=f"{_LOREBOOK_PATH}&entry={{entry}}"
+        f"POST {_WEB_PATH}/lorebook/add", ApiScope.PRESETS, redirect=f"{_LORE_PATH}&entry={{entry}}"
     )
     async def add_entry(self, name: str, revision: Revision) -> Mapping[str, int]:
         """Add an empty entry to the draft's lorebook; entries count from 1."""
@@ -496,7 +496,7 @@ class PresetPages(RouteGroup):
         return {"revision": edited.revision, "entry": number}
 
     @route(f"DELETE {_API_PATH}/lorebook/entries/{{entry}}", ApiScope.PRESETS)
-    @route(f"POST {_PATH}/lorebook/remove", ApiScope.PRESETS, redirect=_LOREBOOK_PATH)
+    @route(f"POST {_WEB_PATH}/lorebook/remove", ApiScope.PRESETS, redirect=_LORE_PATH)
     async def remove_entry(self, name: str, entry: EntryNumber, revision: Revision) -> PresetDetail:
         """Remove an entry from the draft's lorebook."""
         try:
@@ -509,7 +509,7 @@ class PresetPages(RouteGroup):
         value = await self.editor.parse_json(await self.editor.open_preset(name))
         return await self.editor.include_lorebook(value)
 
-    @route(f"GET {_PATH}/test", ApiScope.READ, template="presets/test.html")
+    @route(f"GET {_WEB_PATH}/test", ApiScope.READ, template="presets/test.html")
     @route(f"POST {_API_PATH}/test", ApiScope.READ)
     async def test_draft(
         self, request: ConsoleRequest, name: str
@@ -528,15 +528,15 @@ class PresetPages(RouteGroup):
         for conversation in await self.previews.list_conversations(name):
             scene = await self.previews.composer.find_recorded_scene(conversation)
             if scene is not None:
-                compose_preview = partial(self.previews.compose, scene=scene, may_spend=may_spend)
-                old_receipt, _ = await compose_preview(published_preset, None)
-                new_receipt, problem = await compose_preview(draft_preset, None)
+                compose = partial(self.previews.compose_prompt, scene=scene, may_spend=may_spend)
+                old_receipt, _ = await compose(published_preset, None)
+                new_receipt, problem = await compose(draft_preset, None)
                 trials.append(_to_trial(conversation, old_receipt, new_receipt, problem))
         has_draft = edited.draft is not None
         return {"name": name, "version": edited.version, "has_draft": has_draft, "trials": trials}
 
     @route(f"POST {_API_PATH}/ask", ApiScope.OPERATE)
-    @route(f"POST {_PATH}/ask", ApiScope.OPERATE, template="presets/answers.html")
+    @route(f"POST {_WEB_PATH}/ask", ApiScope.OPERATE, template="presets/answers.html")
     async def ask(
         self, name: str, scene: SceneId = "tavern"
     ) -> Mapping[str, Sequence[TrialAnswer | DifferingPiece] | bool]:
@@ -564,7 +564,7 @@ class PresetPages(RouteGroup):
         return (await self.editor.check(edited.published_text)).preset, draft_preset
 
     async def _try_preset(self, preset: Preset, version: int | None, scene: Scene) -> TrialAnswer:
-        receipt, problem = await self.previews.compose(preset, None, scene, may_spend=True)
+        receipt, problem = await self.previews.compose_prompt(preset, None, scene, may_spend=True)
         if receipt is None:
             return TrialAnswer(version, "", problem=problem)
         try:
@@ -587,7 +587,7 @@ def _to_trial(
         outcome = "differs"
     return {
         "conversation": conversation,
-        "scene": recorded_scene_id(conversation),
+        "scene": make_recorded_scene_id(conversation),
         "outcome": outcome,
         "tokens_before": None if old is None else prompt_tokens(old),
         "tokens": None if new is None else prompt_tokens(new),
@@ -601,7 +601,7 @@ def _count_dropped_turns(receipt: Receipt) -> int:
 
 def _filter_presets(presets: Sequence[ListedPreset], query: str) -> dict[str, object]:
     search_text = query.strip().casefold()
-    matches = [one for one in presets if search_text in one.search_text]
+    matches = [one for one in presets if search_text in one.searchable_text]
     return {
         "characters": [one for one in matches if one.is_character],
         "assistants": [one for one in matches if not one.is_character],

@@ -10,7 +10,7 @@ from bot.chat.incoming import Person
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
 from bot.console.presets.editing import EditedPreset, PresetEditor
-from bot.console.presets.form import field_specs, value_at
+from bot.console.presets.form import list_field_specs, value_at
 from bot.console.presets.lorebook_entries import make_entry_form
 from bot.console.prompt_preview import DraftComposer
 from bot.console.prompt_view import PieceKind, cut_at_marks, view_prompt
@@ -83,7 +83,7 @@ class DraftPreviews:
         if preset is None:
             return {"prompt": None, "problem": _FIX_DRAFT_NOTICE}
         version = None if edited.draft else edited.version
-        receipt, problem = await self.compose(preset, version, scene, may_spend=may_spend)
+        receipt, problem = await self.compose_prompt(preset, version, scene, may_spend=may_spend)
         return {"prompt": receipt and view_prompt(receipt), "problem": problem}
 
     async def count_tokens(self, edited: EditedPreset, entry: int = 0) -> dict[str, int]:
@@ -95,7 +95,7 @@ class DraftPreviews:
         if result.preset is None or result.value is None:
             return {}
         texts: dict[str, str] = {}
-        for spec in field_specs():
+        for spec in list_field_specs():
             value = value_at(result.value, spec.path)
             if spec.kind == "long" and isinstance(value, str):
                 texts[spec.name] = value
@@ -126,7 +126,7 @@ class DraftPreviews:
             return scene
         raise RequestRefused(404, translatable("There is no such conversation."))
 
-    async def compose(
+    async def compose_prompt(
         self, preset: Preset, version: int | None, scene: Scene, *, may_spend: bool
     ) -> tuple[Receipt | None, str]:
         """Compose the prompt for a scene; return its receipt, or the reason why that fails."""
@@ -146,7 +146,7 @@ class DraftPreviews:
         return await self.prepare_preset(await self.editor.parse_preset(edited))
 
 
-def recorded_scene_id(conversation: str) -> str:
+def make_recorded_scene_id(conversation: str) -> str:
     return f"{_RECORDED_SCENE_PREFIX}{conversation}"
 
 

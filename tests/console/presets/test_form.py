@@ -11,7 +11,7 @@ from bot.console.pages import PageRenderer
 from bot.console.presets.form import (
     KEYS_NOT_IN_FORM,
     apply_form,
-    field_specs,
+    list_field_specs,
     list_keys_without_field,
     make_form_fields,
     narrow_range,
@@ -58,7 +58,7 @@ def test_every_label_and_group_belongs_to_a_key_of_the_schema() -> None:
 
 def test_every_preset_key_has_a_field_or_is_listed_as_missing() -> None:
     everything = dict.fromkeys(Preset.model_fields, None)
-    shown = {one.path[0] for one in field_specs()}
+    shown = {one.path[0] for one in list_field_specs()}
     assert {*shown, *list_keys_without_field(everything), "name", "version"} == everything.keys()
     assert {"messages", "lorebook", "fallbacks"} <= set(list_keys_without_field(everything))
     assert "parameters.n" in KEYS_NOT_IN_FORM
@@ -124,7 +124,7 @@ def test_invalid_numbers_are_left_for_validation() -> None:
 
 
 def test_schema_has_the_ranges_of_parameters() -> None:
-    specs = {one.name: one for one in field_specs()}
+    specs = {one.name: one for one in list_field_specs()}
     assert (specs["parameters.temperature"].minimum, specs["parameters.temperature"].maximum) == (
         0,
         5,
