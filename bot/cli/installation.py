@@ -354,9 +354,9 @@ async def read_usage(settings: Settings, first_day: date, last_day: date) -> Seq
     if not database_exists(settings.sqlalchemy_url):
         return ()
     end_day = last_day + timedelta(days=1)
-    begin, end = (datetime.combine(day, time.min, UTC) for day in (first_day, end_day))
+    begin_time, end_time = (datetime.combine(day, time.min, UTC) for day in (first_day, end_day))
     async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
-        return await UsageTotals(database).usage_by_day(begin, end)
+        return await UsageTotals(database).usage_by_day(begin_time, end_time)
 
 
 def _parse_day(text: str) -> date:

@@ -550,6 +550,6 @@ def describe_parameters(
     preset_stops = preset_content.get("stop_sequences") or ()
     name_origin = translatable("names of the other speakers")
     for text in prompt.stop:
-        in_preset = version is None or text in preset_stops
-        rows.append(("stop", repr(text), describe_origin(text, text) if in_preset else name_origin))
+        is_listed = version is None or text in preset_stops
+        rows.append(("stop", repr(text), describe_origin(text, text) if is_listed else name_origin))
     return rows

@@ -53,7 +53,7 @@ class UsageSum:
     answers_without_cost: int
 
     @property
-    def total_tokens(self) -> int:
+    def tokens(self) -> int:
         return self.prompt_tokens + self.output_tokens
 
 
@@ -192,7 +192,7 @@ def sum_usage(rows: _UsageRows) -> list[UsageSum]:
         tokens = (group_total.prompt_tokens, group_total.cached_tokens, group_total.output_tokens)
         cost_and_unpriced = (group_total.cost / MICROS_PER_DOLLAR, group_total.unpriced_answer_count)
         usage_sums.append(UsageSum(name, group_total.answers, *total_tokens, *cost_and_unpriced))
-    return sorted(usage_sums, key=lambda one: (one.cost, one.total_tokens), reverse=True)
+    return sorted(usage_sums, key=lambda one: (one.cost, one.tokens), reverse=True)
 
 
 def _add_totals(totals: Sequence[UsageTotal]) -> UsageTotal:

@@ -244,7 +244,7 @@ class AnsweringContainer(MessagingContainer, ABC):
 
     @cached_property
     def worker(self) -> ConversationWorker:
-        return ConversationWorker(self.turn_services, self.owner, self.leases)
+        return ConversationWorker(self.turn_services, self.owner, self.lease_keeper)
 
     @cached_property
     def forgotten_conversations(self) -> ForgottenConversations:

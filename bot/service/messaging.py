@@ -372,11 +372,15 @@ class MessagingContainer(StorageContainer, ABC):
         """Creates live replies, which show answers during generation."""
         surfaces = self.rate_limited_surfaces(is_best_effort=True)
         return LiveReplies(
-            self.conversations, surfaces, self._delivery, self.clock, self.leases.is_safely_held
+            self.conversations,
+            surfaces,
+            self._delivery,
+            self.clock,
+            self.lease_keeper.is_safely_held,
         )
 
     @cached_property
-    def leases(self) -> LeaseKeeper:
+    def lease_keeper(self) -> LeaseKeeper:
         """The component that renews this process's claims on conversations."""
         return LeaseKeeper(self.conversations, self.clock)
 
