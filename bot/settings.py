@@ -128,14 +128,14 @@ class BudgetSettings(BaseModel, extra="forbid"):
     preset_month: float | None = _budget_field("of each preset", "month")
     cheaper_preset: str | None = Field(
         None,
-        description="The preset whose model answers when a budget is used up; the character stays."
-        " By default, no character answers then.",
+        description="When a budget is used up, the character answers with this preset's model. By "
+        "default, no character answers then.",
     )
     max_output_tokens: int = Field(
         4096,
         ge=16,
-        description="With a budget, the output limit of presets without their own limit: the"
-        " maximum cost of an answer is reserved before the request.",
+        description="With a budget: the output limit, in tokens, of presets that have none. The "
+        "maximum cost of an answer is reserved before its request.",
     )
 
     @property
@@ -204,7 +204,7 @@ class ConsoleSettings(BaseModel, extra="forbid"):
         " replaced while Troupe runs.",
     )
     tls_certificate: Path | None = Field(None, description="A certificate in PEM, to serve HTTPS.")
-    tls_key: Path | None = Field(None, description="The file of the certificate's key in PEM.")
+    tls_key: Path | None = Field(None, description="The certificate's private key, in PEM.")
     trusted_proxy: str | None = Field(
         None, description="The IP address of the only proxy that may reach the console."
     )
@@ -311,8 +311,8 @@ class AccessSettings(BaseModel, extra="forbid"):
     )
     tell: bool = Field(
         True,
-        description="Tell people who may not use the bot that they are refused, once and in"
-        " private.",
+        description="Tell people who may not use the bot, once and in private, that they may not "
+        "use it.",
     )
 
     @field_validator("allow", "block")
@@ -356,7 +356,7 @@ class Settings(BaseSettings):
         Path("data"), description="The folder for the database, models and caches."
     )
     presets_dir: Path | None = Field(
-        None, description="The folder of presets; by default ./presets, or Troupe's own presets."
+        None, description="The folder of presets; by default ./presets if it exists, else Troupe's."
     )
     default_preset: str = Field(
         "assistant", description="The preset that answers where no other preset was chosen."
@@ -376,8 +376,8 @@ class Settings(BaseSettings):
     )
     encryption_keys: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
         (),
-        description="The keys to encrypt providers' API keys and, with TROUPE_ENCRYPT_TEXTS, texts"
-        " in the database, separated by commas, newest first; `troupe keys new` creates one.",
+        description="The keys, separated by commas, newest first, that encrypt providers' API keys "
+        "and, with TROUPE_ENCRYPT_TEXTS, texts in the database; `troupe keys new` creates one.",
     )
     encryption_keys_file: Path | None = Field(
         None,
@@ -438,9 +438,9 @@ class Settings(BaseSettings):
     )
     group_prompts: bool = Field(
         True,
-        description="Let the admins of a server or group see presets' instructions and prompts"
-        " there. A person who adds the bot to their own group is an admin of it; with false, only"
-        " people in TROUPE_ADMINS see them.",
+        description="Let the admins of a server or group see presets' instructions and prompts "
+        "there. Anybody who adds the bot to their own group is an admin of that group; with false, "
+        "only people in TROUPE_ADMINS see instructions and prompts.",
     )
     fetch_links: bool = Field(
         False,
@@ -450,8 +450,8 @@ class Settings(BaseSettings):
     )
     withhold_unchecked: bool = Field(
         False,
-        description="Withhold an answer if its moderation (`MODERATION_MODEL`) fails or"
-        " takes over 5 s; by default, the answer is shown.",
+        description="Withhold an answer if its moderation (`MODERATION_MODEL`) fails or takes more "
+        "than 5 s; by default, the answer is shown.",
     )
     log_format: Literal["console", "json"] = Field(
         "console", description="The format of logs: console for people, json for machines."

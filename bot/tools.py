@@ -212,7 +212,7 @@ def dice_tool(random_number: Callable[[], float]) -> Tool:
         match = _DICE_NOTATION.fullmatch(compact_notation)
         count, sides = (int(match[1] or 1), int(match[2])) if match else (0, 0)
         if not (match and 1 <= count <= _MAX_DICE and 1 <= sides <= _MAX_SIDES):
-            raise ToolFailed("write dice as 2d6 or 3d8+2: at most 100 dice with 1000 sides")
+            raise ToolFailed("write dice as 2d6 or 3d8+2: at most 100, with up to 1000 sides")
         modifier = int(match[3] or 0)
         rolls = [1 + int(random_number() * sides) for _ in range(count)]
         roll_list = f" ({', '.join(map(str, rolls))})" if count > 1 or modifier else ""
@@ -221,7 +221,7 @@ def dice_tool(random_number: Callable[[], float]) -> Tool:
     return _text_tool(
         *("dice", "dice"),
         summary="Roll dice and return each die and the sum.",
-        parameter_summary="The dice, such as 2d6, d20, or 3d8+2: at most 100 dice with 1000 sides.",
+        parameter_summary="Such as 2d6, d20, or 3d8+2: at most 100 dice, with up to 1000 sides.",
         run=run,
     )
 
@@ -257,7 +257,7 @@ def history_tool(
     return _text_tool(
         *("history", "words"),
         summary="Search the earlier messages of this channel for words.",
-        parameter_summary="Words that a message must contain, all of them, in upper or lower case.",
+        parameter_summary="Words that must all occur in a message, in upper or lower case.",
         run=run,
     )
 
@@ -324,7 +324,7 @@ def story_tool(search: Callable[[str], Awaitable[Sequence[Story]]]) -> Tool:
     return _text_tool(
         *("stories", "about"),
         summary="Search the character's own stories for what is nearest in meaning.",
-        parameter_summary="What they should be about.",
+        parameter_summary="What the stories should be about.",
         run=run,
     )
 

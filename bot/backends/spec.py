@@ -49,9 +49,9 @@ class ProviderSettings(BaseModel):
     )
     prices: dict[str, ModelPrice] = Field(
         {},
-        description="What a million tokens cost in US dollars, by model name; `*` stands for every"
-        ' other model: {"gpt-4o-mini": {"input": 0.15, "output": 0.6, "cached": 0.075}}. Without a'
-        " price, the cost is unknown.",
+        description="What a million tokens cost in US dollars, by model name, such as "
+        '{"gpt-4o-mini": {"input": 0.15, "output": 0.6, "cached": 0.075}}. The name `*` stands for '
+        "every other model. Without a price, the cost is unknown.",
     )
     max_in_flight: int | None = Field(
         None,
@@ -130,7 +130,7 @@ class ModelFileSettings(ProviderSettings):
         None, description='The GGUF file of the model that presets call "default".'
     )
     projector_path: Path | None = Field(
-        None, description="A second GGUF file (mmproj-....gguf), which lets that model see images."
+        None, description="A second GGUF file (mmproj-....gguf), which lets the model see images."
     )
     context_tokens: int = Field(4096, ge=256, description="Context tokens per conversation.")
     parallel: int = Field(

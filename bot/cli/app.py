@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "keys": (_INSTALLATION_MODULE, "Store providers' keys in the database, encrypted."),
     "console": ("bot.cli.console", "Log in to the console in a browser."),
     "nodes": (_INSTALLATION_MODULE, "Show the processes of the installation."),
-    "jobs": (_INSTALLATION_MODULE, "Show the exclusive roles and the background work."),
+    "jobs": (_INSTALLATION_MODULE, "Show which process has which role, and the background work."),
     "dead-letters": (
         _INSTALLATION_MODULE,
         "Show, retry, or drop messages that could not be handled.",
@@ -47,7 +47,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "resume": (_INSTALLATION_MODULE, "Start answering again after `troupe pause`."),
     "export": (_INSTALLATION_MODULE, "Export a person's messages and descriptions as JSON."),
     "forget": (_INSTALLATION_MODULE, "Delete the stored data of a person, a channel, or a server."),
-    "policy": ("bot.cli.policy", "Describe what is stored about people, and test its deletion."),
+    "policy": ("bot.cli.policy", "Describe what is stored about people, and test deleting it."),
     "db": ("bot.cli.db", "Upgrade, copy, back up, restore, or encrypt the database."),
 }
 """The module of each command, and the first line of its help."""

@@ -310,9 +310,9 @@ async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) ->
         can_offer_tools = await backend.calls_tools(preset.model, choose_template(preset))
     if not can_offer_tools:
         raise SettingsError(
-            f"the template of {preset.model!r} has no tool call format that Troupe knows, so it"
-            " answers without tools; use a model of Qwen, Llama 3.1, Mistral, or Hermes, or remove"
-            " tools and mcp_servers"
+            f"the template of {preset.model!r} has no tool call format that Troupe knows, so the "
+            "model answers without tools; use a Qwen, Llama 3.1, Mistral, or Hermes model, or "
+            "remove tools and mcp_servers"
         )
     return "offered"
 
@@ -370,8 +370,8 @@ def _explain_missing_answer(limited_preset: Preset | None) -> str:
         limit_text = f" {limited_preset.output_limit}"
         remedy = f"remove or raise max_output_tokens in preset {limited_preset.name!r}"
     return (
-        f"it used up its{limit_text} output tokens for thinking and did not answer; {remedy}, or"
-        " choose a model that does not think"
+        f"it spent all its{limit_text} output tokens on thinking and did not answer; {remedy}, or "
+        "choose a model that does not think"
     )
 
 

@@ -46,9 +46,7 @@ from bot.storage.web_channels import SqlWebChannels, WebMessageEraser
 
 _TombstoneFiles = Annotated[
     list[Path] | None,
-    typer.Option(
-        help=f"A {TOMBSTONE_FILE} of another process's data directory; may be given several times."
-    ),
+    typer.Option(help=f"A {TOMBSTONE_FILE} from another process's data directory; repeatable."),
 ]
 
 app = create_command_app("Upgrade, copy, back up, restore, or encrypt the database.")
@@ -91,7 +89,7 @@ def copy_database(
     with _lock_out_service(settings):
         row_count = run_async(_copy_all_rows(settings.sqlalchemy_url, to))
     print_line(
-        f"{row_count} rows are the same in both databases; set TROUPE_DATABASE_URL to the other one"
+        f"{row_count} rows are the same in both databases; now set TROUPE_DATABASE_URL to the copy"
     )
 
 
@@ -281,6 +279,6 @@ def _parse_time(text: str) -> float:
 
 
 def _print_restore_report(unsent_count: int, unanswered_count: int, deletion_count: int) -> None:
-    print_line(f"unsent messages to look up first, because they may have been sent: {unsent_count}")
+    print_line(f"messages that may already have been sent, to look up first: {unsent_count}")
     print_line(f"questions that stay unanswered and are kept as context: {unanswered_count}")
     print_line(f"deletion requests carried out again: {deletion_count}")

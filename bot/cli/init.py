@@ -199,7 +199,7 @@ def _read_model_flags(
     if provider is not None and provider not in known_providers and base_url is None:
         matches = difflib.get_close_matches(provider, known_providers, n=1)
         hint = f"did you mean {matches[0]}?" if matches else f"known: {', '.join(known_providers)}"
-        raise UserError(f"there is no provider {provider!r}; {hint}; any other needs --base-url")
+        raise UserError(f"there is no provider {provider!r}; {hint}; others need --base-url")
     if not any((provider, api_key, base_url, model, model_file)):
         return None
     if api_key and not (provider or base_url):

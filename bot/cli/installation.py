@@ -171,7 +171,7 @@ def _to_node_row(node: Node) -> Sequence[str]:
 
 @app.command("jobs")
 def show_jobs() -> None:
-    """Show the exclusive roles and the background work.
+    """Show which process has which role, and the background work.
 
     For each role that only one process may have: which process has it, and for how long. For each
     kind of work: how many items are waiting, and how old the oldest is.
@@ -368,7 +368,7 @@ def _parse_day(text: str) -> date:
 
 _PERSON_EXAMPLE = "telegram:123456789"
 _PersonId = Annotated[str | None, typer.Argument(help=f"The person, such as {_PERSON_EXAMPLE}.")]
-_UserOption = Annotated[str | None, typer.Option(help="The person, instead of the argument.")]
+_UserOption = Annotated[str | None, typer.Option(help="The person, as an option.")]
 
 
 @app.command()
@@ -376,7 +376,7 @@ def export(
     person: _PersonId = None,
     user: _UserOption = None,
     to: Annotated[
-        Path | None, typer.Option(help="The new file to write; otherwise standard output.")
+        Path | None, typer.Option(help="The new file to write; by default, standard output.")
     ] = None,
 ) -> None:
     """Export a person's messages and descriptions as JSON.

@@ -74,7 +74,7 @@ def _print_model_details(model: Path) -> None:
     lines = {
         "name": metadata.name or model.stem,
         "sha256": model_store.compute_sha256(model),
-        "license": metadata.license or "not stated in the file; see its source",
+        "license": metadata.license or "not stated in the file; see the model's page",
     }
     if metadata.is_projector:
         lines |= {"kind": metadata.architecture, "use": PROJECTOR_ONLY_MESSAGE}

@@ -29,7 +29,7 @@ def policy(
         ),
     ] = False,
 ) -> None:
-    """Describe what is stored about people, and test its deletion.
+    """Describe what is stored about people, and test deleting it.
 
     Prints Markdown: what is stored where and why, for how long, and who receives it. With --drill,
     stores data of a made-up person in the configured database and Redis, forgets them as

@@ -76,8 +76,8 @@ def render(
     template: Annotated[
         str | None,
         typer.Option(
-            help="Instead of a preset: the name of a template, or a file: Jinja, a chat template"
-            " of LMDeploy or SillyTavern, or a tokenizer_config.json."
+            help="Instead of a preset: the name of a template, or a file (Jinja, a chat template "
+            "of LMDeploy or SillyTavern, or a tokenizer_config.json)."
         ),
     ] = None,
     view: Annotated[
@@ -280,8 +280,8 @@ def replay(
         str,
         typer.Option(
             "--draft",
-            help="Compose a new prompt with this preset's draft in the console, or its published"
-            " version, and ask its model.",
+            help="Compose a new prompt with this preset (its draft in the console, or its "
+            "published version), and ask its model.",
         ),
     ] = "",
 ) -> None:
@@ -307,8 +307,8 @@ async def find_answer(number: int, settings: Settings) -> StoredAnswer:
             answer = await AnswerLog(database).find(number)
     if answer is None:
         raise UserError(
-            f"there is no receipt {number}; /context in a chat shows its last answer's number; "
-            f"receipts are kept for {settings.receipt_days:g} days (TROUPE_RECEIPT_DAYS)"
+            f"there is no receipt {number}; in a chat, /context shows the number of the last "
+            f"answer; receipts are kept for {settings.receipt_days:g} days (TROUPE_RECEIPT_DAYS)"
         )
     return answer
 

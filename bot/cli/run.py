@@ -61,8 +61,8 @@ def run(
         str,
         typer.Option(
             "--role",
-            help="What this process does, if several share a PostgreSQL database: gateway, worker,"
-            " sender, console, several of these separated by commas, or all.",
+            help="What this process does if several share a PostgreSQL database: gateway, worker, "
+            "sender, console (or several of these, separated by commas), or all.",
         ),
     ] = "all",
     platforms: Annotated[
@@ -79,7 +79,7 @@ def run(
     settings = read_settings()
     if offer_setup and _is_first_start(settings):
         print_line("Nothing is set up yet, so you'll chat here with a small model.")
-        if confirm("Set up a better model, Telegram or Discord now?", default=False):
+        if confirm("Set up a better model, or Telegram or Discord, now?", default=False):
             init()
             settings = read_settings()
     configured_platforms = settings.configured_platforms
@@ -99,7 +99,7 @@ def run(
 @app.command()
 def chat(
     preset: Annotated[
-        str | None, typer.Option(help="The preset that answers, in a separate conversation.")
+        str | None, typer.Option(help="The preset that answers, in a conversation of its own.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="The model to use this time: MODEL or PROVIDER/MODEL.")

@@ -143,7 +143,7 @@ class AccessHandlers:
 
     @_rule_command(
         "allow",
-        marked("allow a person, role or channel; everybody else may then not use me (admins)"),
+        marked("allow a person, role or channel; nobody else can use me then (admins)"),
     )
     @_rule_command("block", marked("block a person, role or channel from using me (admins)"))
     @_rule_command(
@@ -219,7 +219,7 @@ class AccessHandlers:
     @private_command(
         "access words",
         marked("ban words from answers; `none` bans no words, `reset` inherits the list (admins)"),
-        CommandOption("words", marked("separated by commas; idiot* also means idiots"), False),
+        CommandOption("words", marked("separated by commas; idiot* also bans idiots"), False),
         _PLACE_OPTION,
     )
     async def _set_banned_words(self, request: CommandRequest) -> CommandResult:

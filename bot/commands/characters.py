@@ -253,7 +253,7 @@ class CharacterHandlers:
             raise UserError(_FILE_UNREACHABLE_NOTICE) from None
         if len(content) > max_file_bytes:
             text = translatable(
-                "A file may have up to {limit} KiB.", limit=f"{max_file_bytes // 1024:,}"
+                "A file can be up to {limit} KiB.", limit=f"{max_file_bytes // 1024:,}"
             )
             raise UserError(text)
         return content

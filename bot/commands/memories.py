@@ -73,7 +73,7 @@ _UNADDRESSED_MESSAGE_NOTICE = translatable(
     "That message was not written to me, so only its author can add it to my memories."
 )
 _PRIVATE_ONLY_NOTICE = translatable(
-    "Send this command to me in a private chat: here, other people could read it."
+    "Send this command to me in a private chat: here, other people could read my answer."
 )
 _MISSING_FILE_NOTICE = translatable(
     "Attach the file: memories or World Info (JSON), a character from /memory export, or a chat"
@@ -291,7 +291,7 @@ class MemoryHandlers:
 
     @private_command(
         "memory export",
-        marked("export your memories, your chat with me, or a character including both, as a file"),
+        marked("export to a file: your memories, your chat with me, or a character with both"),
         CommandOption(
             "what",
             marked("json (the default), lorebook, chat, or the name of a character"),
@@ -454,7 +454,7 @@ class MemoryHandlers:
         marked("add memories about this chat to a character's lorebook (admins)"),
         CommandOption("name", marked("a character of this server"), autocompletes=True),
         CommandOption(
-            "number", marked("the memory's number or `all`; leave it out to list them"), False
+            "number", marked("the memory's number or `all`; without it, I list the memories"), False
         ),
     )
     async def add_memories_to_lorebook(self, request: CommandRequest) -> CommandResult:

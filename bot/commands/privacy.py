@@ -160,7 +160,7 @@ _FORGET_ME_QUESTION = translatable(
 _FORGET_ACTION = translatable("make me forget what others said")
 _CHANGE_OBSERVING_ACTION = translatable("change what I remember here")
 _OBSERVING_ON_NOTICE = translatable(
-    "From now on I remember what people say to each other here, if this channel's preset uses it."
+    "From now on I remember what people say to each other here, if the channel's preset allows it."
 )
 _OBSERVING_OFF_NOTICE = translatable(
     "From now on I remember only what is said to me here, and my answers."
@@ -179,9 +179,9 @@ _RESET_CHOICE = "reset"
 _CONSENT_TEXTS: Mapping[Consent, Text] = {
     Consent.OFF: OPTED_OUT_NOTICE,
     Consent.HERE: translatable(
-        "here: what you say stays in its chat. Where a channel lets me overhear, what you say there"
-        " to others is background for my answers. My memories come only from what you say to me,"
-        " and I recall them only in that chat."
+        "here: what you say stays in the chat where you said it. Where a channel lets me overhear, "
+        "what you say there to others is background for my answers. My memories come only from "
+        "what you say to me, and I recall them only in that chat."
     ),
     Consent.SERVER: translatable(
         "server: like `here`, but I may recall what you said in any channel of the same server or"
@@ -253,7 +253,7 @@ class PrivacyNotice:
         active, history_days = await self.resolver.resolve(scopes), self.history_days
         reads_everything = active.reads_all_messages and await self.resolver.may_observe(scopes)
         scope = await self.history_scopes.find(scopes) or HistoryScope.SHARED
-        local_provider_template = marked("{provider} (on the machine of this bot)")
+        local_provider_template = marked("{provider} (on this bot's machine)")
         names = [
             translatable(local_provider_template, provider=name) if is_local else name
             for name, is_local in self.list_recipients(active.presets).items()
@@ -269,14 +269,16 @@ class PrivacyNotice:
             _READS_ALL_LINE if reads_everything else _READS_ADDRESSED_MESSAGES_LINE,
             *([_READS_EARLIER_LINE] if reads_everything and self.can_read_history(source) else []),
             translatable(
-                "• I store it with my answers ({until}), and the exact prompts of my answers"
-                " ({days} days). The database is {encrypted}. In this channel, {scope}.",
+                "• I store what I read and my answers ({until}), and the exact prompts of my "
+                "answers ({days} days). The database is {encrypted}. In this channel, {scope}.",
                 until=retention_text,
                 days=f"{self.receipt_days:g}",
                 encrypted=_ENCRYPTED_TEXT if self.is_encrypted else _NOT_ENCRYPTED_TEXT,
                 scope=to_translatable(SCOPE_DESCRIPTIONS[scope]),
             ),
-            translatable("• To answer, I send it to: {providers}.", providers=providers_text),
+            translatable(
+                "• To answer, I send what I read to: {providers}.", providers=providers_text
+            ),
             _HOW_TO_OPT_OUT_LINE,
         ]
         if (setting := await self.chat_settings.resolve(scopes, _PRIVACY_SENTENCE_KEY)) is not None:
@@ -337,8 +339,8 @@ class PrivacyHandlers:
     @command(
         "forget",
         marked(
-            "delete what you said (me), the newest question (last), this channel, or the message"
-            " you reply to"
+            "delete what you said (me), the newest question (last), everything here, or the "
+            "message you reply to"
         ),
         CommandOption(
             "what", marked("me, last or channel"), required=False, choices=("me", "last", "channel")

@@ -108,7 +108,7 @@ class AnswerReports:
     @private_command("report")  # also in the message menu
     @private_command(
         "settings report",
-        marked("report an answer to the people who run me, as a reply to that answer"),
+        marked("report an answer to the people who run me; send this as a reply to that answer"),
     )
     async def _report_answer(self, request: CommandRequest) -> CommandResult:
         message = request.incoming

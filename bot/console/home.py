@@ -189,9 +189,13 @@ def sum_usage(rows: _UsageRows) -> list[UsageSum]:
     usage_sums = []
     for name, group in groupby(sorted(rows, key=lambda row: row[1]), key=lambda row: row[1]):
         group_total = _add_totals([total for *_, total in group])
-        tokens = (group_total.prompt_tokens, group_total.cached_tokens, group_total.output_tokens)
-        cost_and_unpriced = (group_total.cost / MICROS_PER_DOLLAR, group_total.unpriced_answer_count)
-        usage_sums.append(UsageSum(name, group_total.answers, *total_tokens, *cost_and_unpriced))
+        total_tokens = (
+            group_total.prompt_tokens,
+            group_total.cached_tokens,
+            group_total.output_tokens,
+        )
+        costs = (group_total.cost / MICROS_PER_DOLLAR, group_total.unpriced_answer_count)
+        usage_sums.append(UsageSum(name, group_total.answers, *total_tokens, *costs))
     return sorted(usage_sums, key=lambda one: (one.cost, one.tokens), reverse=True)
 
 

@@ -17,7 +17,7 @@ from bot.console.routes import Route, RouteGroup, add_security_headers, is_integ
 _SCHEMA_REFERENCE = "#/components/schemas/{model}"
 _STATUS_TEXTS: Mapping[int, str] = {
     401: "The API token is missing or not valid.",
-    403: "The token lacks the scope, or the request comes from another site.",
+    403: "The token lacks the required scope, or the request comes from another site.",
     404: "The requested object does not exist.",
     409: "The object has changed in the meantime, or the information is not available.",
     413: "The body is too large.",
@@ -139,7 +139,7 @@ def _describe_responses(route: Route, schemas: _Schemas) -> Mapping[str, Any]:
             "content": {"application/json": {"schema": result_schema}},
         },
         "400": {  # sent by the server itself, before any handler runs
-            "description": "The request is malformed, or its line or a header is too long.",
+            "description": "The request is malformed, or its request line or a header is too long.",
             "content": {"text/plain": {"schema": {"type": "string"}}},
         },
         **refusals,

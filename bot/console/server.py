@@ -105,7 +105,7 @@ async def _listen(
                 f"cannot listen on {settings.host}:{port} ({error.strerror}); "
                 "set TROUPE_CONSOLE__PORT to a free port, or to 0 for any free port"
             ) from None
-    raise AssertionError("port 0, which means any free port, was in use")
+    raise AssertionError("unreachable: port 0 is never in use")
 
 
 _ADDRESS_FILE = "console-address"

@@ -30,8 +30,8 @@ class DeliverySettings(BaseModel, extra="forbid"):
     settle_seconds: float = Field(
         10,
         ge=0,
-        description="How many seconds to wait after a request without a response before checking"
-        " whether the message arrived, because the platform may still be working on it.",
+        description="How many seconds to wait, when a request got no response, before checking "
+        "whether the message arrived; the platform may still be working on the request.",
     )
     pacing: Literal["strict", "learned"] = Field(
         "strict",

@@ -76,7 +76,7 @@ _FILES_FORBIDDEN_NOTICE = translatable(
 )
 _NONCE_BYTES = 15  # 24 characters; Discord accepts 25
 _PART_HIDDEN_NOTICE = translatable(
-    "⚠ I can't show part of my answer because this chat doesn't allow its content."
+    "⚠ I can't show part of my answer because this chat doesn't allow that kind of content."
 )
 _MODERATION_NOTICE = translatable(
     "⚠ A moderation rule of this server (AutoMod) blocked part of my answer. Please rephrase"

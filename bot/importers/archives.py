@@ -117,7 +117,7 @@ def _check_entries(entries: Iterable[zipfile.ZipInfo]) -> None:
 def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     """Read an entry without unpacking more than its declared size, unlike `ZipFile.read`."""
     if entry.compress_type not in _COMPRESSION_METHODS:
-        raise NotImplementedError("that compression method is not supported")
+        raise NotImplementedError("its compression method is not supported")
     with archive.open(entry) as stream:
         content = stream.read(entry.file_size + 1)
     if len(content) != entry.file_size:

@@ -219,8 +219,8 @@ def modelfile_notes(modelfile: Modelfile) -> list[str]:
     notes = [f"{', '.join(commands)} omitted: presets have no equivalent"] if commands else []
     if "num_ctx" in names:
         notes.append(
-            "PARAMETER num_ctx became max_input_tokens, minus the tokens for the answer; the"
-            " engine's context size is the provider's context_tokens"
+            "PARAMETER num_ctx, minus the tokens for the answer, became max_input_tokens; the "
+            "engine's context size is set by the provider's context_tokens"
         )
     return notes
 

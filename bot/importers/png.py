@@ -82,7 +82,7 @@ def _decode_card(text: bytes) -> bytes:
         return base64.b64decode(b"".join(text.split()), validate=True)
     except binascii.Error:
         raise PresetError.translatable(
-            "the card in the PNG is not base64; export it from its program again"
+            "the card in the PNG is not base64; export the card again from the program that made it"
         ) from None
 
 

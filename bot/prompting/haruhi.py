@@ -201,7 +201,8 @@ def load_hub_role(name: str, column: str | None = None) -> CharacterData:
         )
     if find_spec("datasets") is None:
         raise CharacterError.translatable(
-            "to load {name} from the data set hub, first run: pip install datasets", name=name
+            "to load {name} from the data set hub, run `pip install datasets` first",
+            name=name,
         )
     data_files = {"train": f"{file}.jsonl"} if file else None
     try:

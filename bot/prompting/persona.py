@@ -170,7 +170,7 @@ def _parse_line(line: str, index: int) -> tuple[Placeholder | None, Text | None]
         return None, None
     problem = None
     if len(_ANY_PLACEHOLDER.findall(line)) > 1:
-        problem = translatable("only one placeholder per line is used")
+        problem = translatable("of several placeholders in a line, only one is used")
     if _ONE_STORY_PLACEHOLDER.search(line):
         return Placeholder(index), problem
     if match := _ONE_STORY_QUERY_PLACEHOLDER.search(line):

@@ -211,7 +211,7 @@ def explain_unreadable_attachments(attachments: Sequence[MediaItem]) -> Text:
     """Return a sentence that says which attachments the bot cannot read and what to do instead."""
     actions = dict.fromkeys(_ATTACHMENT_ACTIONS[item.kind] for item in attachments)
     return translatable(
-        "I can't {things} here. Please describe it in words instead.",
+        "I can't {things} here. Please tell me in words instead.",
         things=join_texts(actions, _OR_SEPARATOR),
     )
 

@@ -65,7 +65,7 @@ def check_send_permission() -> None:
     """Raise `ConnectionFailed` if the check set by `send_only_if` forbids sending now."""
     may_write = _may_write.get()
     if may_write is not None and not may_write():
-        raise ConnectionFailed("it is too late to send the request", is_request_sent=False)
+        raise ConnectionFailed("the request was not sent in time", is_request_sent=False)
 
 
 SUSPENSION_THRESHOLD_SECONDS = 1.0

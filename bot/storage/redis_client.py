@@ -68,8 +68,8 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
     match next((each for each in errors if isinstance(each, _REFUSAL_ERRORS)), error):
         case ssl.SSLCertVerificationError() as refused:
             fault = (
-                f"has a certificate that is not trusted here ({refused.verify_message}); add"
-                " ?ssl_ca_certs=FILE to the URL, with the file of its certificate authority"
+                f"has a certificate that is not trusted here ({refused.verify_message}); add "
+                "?ssl_ca_certs=FILE to the URL, where FILE has the server's CA certificate"
             )
         case NoPermissionError():
             fault = f"does not let this user publish; allow the channel {SIGNALS_CHANNEL}"
@@ -79,7 +79,10 @@ def describe_redis_error(error: Exception, redis: Redis) -> str:
                 f" redis://name:password@host, or in the file given by ?{_FILE_OPTION}="
             )
         case TimeoutError() | RedisTimeoutError():
-            fault = f"did not answer within {TIMEOUT_SECONDS:g} s; is it running, and is TLS right?"
+            fault = (
+                f"did not answer within {TIMEOUT_SECONDS:g} s; is it running, and should the URL "
+                "begin with redis:// or rediss:// (TLS)?"
+            )
         case ResponseError():
             fault = f"refused the connection ({error}); correct the URL"
         case _:

@@ -47,7 +47,7 @@ OUTBOX_SENDS = Counter(
 )
 OUTBOX_RECONCILIATIONS = Counter(
     "troupe_reconciled_total",
-    "Checks whether a message with an unknown outcome has arrived",
+    "Searches for messages with an unknown outcome, and whether they had arrived",
     ["platform", "arrived"],
 )
 LIMITED_MESSAGES = Counter(
@@ -70,7 +70,7 @@ POLLING_CONFLICTS = Counter(
 )
 RATE_LIMIT_REFUSALS = Counter(
     "troupe_rate_limit_refusals_total",
-    "Calls that a platform rate limited (HTTP 429)",
+    "Calls refused by a platform's rate limit (HTTP 429)",
     ["platform", "scope"],  # route, chat, bot
 )
 RATE_LIMIT_SECONDS = Counter(

@@ -52,8 +52,8 @@ _MEMORY_NOTICE = translatable(
     " me off makes me stop."
 )
 _SAMPLE_MODEL_NOTICE = translatable(
-    "⚠ The small model that comes with Troupe can't do that well. Whoever runs this bot can set up"
-    " a better one with `troupe init`."
+    "⚠ The small model that comes with Troupe isn't good at this. Whoever runs this bot can set up "
+    "a better one with `troupe init`."
 )
 
 

@@ -44,7 +44,7 @@ from bot.value_class import value_class
 _log = structlog.get_logger(__name__)
 _SLOW_START_SECONDS = 10.0  # the notice says that the model is slow to start
 _ONLY_REASONING_NOTICE = translatable(
-    "The model used its whole answer for thinking. Please try again, or ask for something shorter."
+    "The model spent its whole answer on thinking. Please try again, or ask for something shorter."
 )
 _LIMIT_SPENT_NOTICE = translatable(
     "The model spent its whole output limit on thinking. The bot's operator can raise or remove"
@@ -310,7 +310,7 @@ async def _apply_answer_check(
 def _raise_if_empty(answer: GeneratedAnswer, preset: Preset, sent_output_limit: int | None) -> None:
     if not is_visible(answer.text):
         if answer.thoughts and answer.reason is FinishReason.LENGTH:
-            problem = "the model used up its output tokens for thinking; see max_output_tokens"
+            problem = "the model spent all its output tokens on thinking; see max_output_tokens"
             error_class = BackendError if sent_output_limit is None else _LimitSpentOnThinking
             raise error_class(problem, notice=_LIMIT_SPENT_NOTICE)
         notice = _ONLY_REASONING_NOTICE if answer.thoughts else _EMPTY_ANSWER_NOTICE

@@ -76,7 +76,7 @@ async def test_note_says_that_a_template_inserts_todays_date(
     dated = replace(PROMPT, template=TemplateChoice(source=source))
     prompts = make_prompt_writer(renderer, tmp_path, kind="llama_cpp", model="tiny")
     text = await prompts.write(1, receipt(dated))
-    assert "; the date is today's, not the answer's\n" in text
+    assert "; the date in it is today's\n" in text
 
 
 async def test_nul_characters_are_shown_as_a_symbol(renderer: Renderer, tmp_path: Path) -> None:

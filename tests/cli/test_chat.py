@@ -185,7 +185,7 @@ async def test_answer_is_cut_off_if_the_included_model_repeats_itself(
         settings[f"TROUPE_PROVIDERS__LOCAL__{limit}_SECONDS"] = "600"
     answer, errors = chat(settings, "Write a poem about rain.\n", "--preset", "poet")
     mark = "⚠ (cut off: the model began to repeat itself; try again, or ask differently)"
-    beyond = "⚠ The small model that comes with Troupe can't do that well."
+    beyond = "⚠ The small model that comes with Troupe isn't good at this."
     assert f"\n\n{mark}\n{beyond}" in answer
     assert len(answer) < 2500, "long before the limit of 2000 tokens"
     assert errors == ""

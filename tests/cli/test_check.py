@@ -256,7 +256,7 @@ NO_API = "sent {} instead of a list of its models; check TROUPE_PROVIDERS__MINE_
         (
             200,
             '{"data": [{"id": "x"}, {"id": "Llama3.1:8B"}]}',
-            "did you mean 'Llama3.1:8B'? It has x, Llama3.1:8B",
+            "did you mean 'Llama3.1:8B'? Available models: x, Llama3.1:8B",
         ),
         (200, '[{"id": "meta/llama-3.1-8b-it"}]', "did you mean 'meta/llama-3.1-8b-it'?"),
         (200, '{"models": [{"name": "Llama-3.1-8b"}]}', None),
@@ -381,8 +381,9 @@ async def test_model_that_spends_the_whole_limit_on_reasoning_is_reported(
         lines: list[str] = []
         assert await check_everything(read_settings(), lines.append, asks_models=True) is is_right
     problem = (
-        "answer of acme/m: it used up its 200 output tokens for thinking and did not answer; remove"
-        " or raise max_output_tokens in preset 'assistant', or choose a model that does not think"
+        "answer of acme/m: it spent all its 200 output tokens on thinking and did not answer;"
+        " remove or raise max_output_tokens in preset 'assistant', or choose a model that does not"
+        " think"
     )
     assert wrong_lines(lines) == ([] if is_right else [problem])
 

@@ -363,7 +363,7 @@ async def test_enter_skips_waiting_for_the_code(folder: Path, platforms: Platfor
 @pytest.mark.service
 async def test_first_start_in_a_terminal_offers_setup(folder: Path) -> None:
     with Terminal(folder, "--offer-setup", command="run") as here:
-        await here.answer("Set up a better model, Telegram or Discord now?", "y")
+        await here.answer("Set up a better model, or Telegram or Discord, now?", "y")
         await here.find(re.escape("Which one?"))
         here.send("\x03")
         assert await here.wait() == 130

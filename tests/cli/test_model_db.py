@@ -32,9 +32,7 @@ def test_model_pull_imports_and_describes_a_model(folder: Path) -> None:
     assert troupe("model", "info", "tiny").splitlines()[:5] == told.splitlines()[1:6]
     told = troupe("model", "pull", str(toy_projector.write(folder / "mmproj.gguf")))
     assert "kind      clip" in told
-    assert (
-        "use       a projector, not a model: set the provider's PROJECTOR_PATH to this file" in told
-    )
+    assert "use       a projector, not a model: to let the provider's model see images, set" in told
     assert "memory" not in told
 
 
@@ -54,7 +52,7 @@ def test_db_backup_and_copy_create_independent_databases(folder: Path) -> None:
     report = troupe("db", "backup", "backup.db")
     assert report.startswith("the database was backed up to backup.db (0.")
     told = troupe("db", "copy", "--to", f"sqlite:///{folder / 'other.db'}")
-    assert "set TROUPE_DATABASE_URL to the other one\n" in told
+    assert "set TROUPE_DATABASE_URL to the copy\n" in told
     for name in ("backup.db", "other.db"):
         assert read_revision(folder / name) == NEWEST_REVISION
 

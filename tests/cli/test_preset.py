@@ -136,7 +136,9 @@ def test_import_converts_a_modelfile_to_a_preset(folder: Path) -> None:
     assert made["parameters"]["user_template"] == "<|user|>\n{{user}}<|end|>"
     assert made["stop_sequences"] == ["<|end|>"]
     assert said.splitlines()[0] == "the preset phi3 was written to presets/phi3.json"
-    assert said.splitlines()[1].startswith("note: PARAMETER num_ctx became max_input_tokens")
+    assert said.splitlines()[1].startswith(
+        "note: PARAMETER num_ctx, minus the tokens for the answer, became max_input_tokens"
+    )
 
 
 @pytest.mark.parametrize(

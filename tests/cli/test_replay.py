@@ -65,12 +65,12 @@ def test_replay_show_prints_the_prompt_without_secrets() -> None:
 
 
 def test_replay_reports_a_missing_receipt_or_provider() -> None:
-    with pytest.raises(UserError, match="no receipt 1; /context in a chat"):
+    with pytest.raises(UserError, match="no receipt 1; in a chat, /context"):
         replay("1")
     store_receipts(replace(RECEIPT, provider="gone"))
     with pytest.raises(SettingsError, match="the provider 'gone' is no longer set up"):
         replay("1")
-    with pytest.raises(UserError, match="no receipt 7; /context in a chat"):
+    with pytest.raises(UserError, match="no receipt 7; in a chat, /context"):
         replay("7")
 
 

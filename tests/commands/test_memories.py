@@ -455,7 +455,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
         json.dumps({"entries": [{"content": "x", "key": []}] * 1_001}).encode(),
         "1001 memories; at most 1000 are allowed",
     ),
-    "too large": (b" " * 5_000_000, "A file may have up to"),
+    "too large": (b" " * 5_000_000, "A file can be up to"),
 }
 
 

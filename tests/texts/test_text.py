@@ -130,7 +130,9 @@ def test_language_follows_the_locale() -> None:
 
 
 def test_text_in_all_languages_has_one_line_per_language() -> None:
-    english = "⚠ I can't show part of my answer because this chat doesn't allow its content."
+    english = (
+        "⚠ I can't show part of my answer because this chat doesn't allow that kind of content."
+    )
     assert translate_to_all_languages(translatable(english)).splitlines() == [
         english,
         "⚠ 这里本应有我回答的一部分，但这个聊天不允许我显示它。",

@@ -68,7 +68,7 @@ EMPTY = "The model gave an empty answer. Please try again or rephrase your messa
         (["\u200b\u2060 \ufeff"], EMPTY),
         (
             [ReasoningDelta("Hm. "), ReasoningDelta("No.")],
-            "The model used its whole answer for thinking. Please try again, or ask for something"
+            "The model spent its whole answer on thinking. Please try again, or ask for something"
             " shorter.",
         ),
     ],

@@ -36,7 +36,7 @@ from tests.turn.setup import CHAT, FILES, SeeingFakeBackend, Setup, download, pr
 
 PICTURE = MediaItem(MediaKind.IMAGE, "cat.png", None, "cat")
 NOTES = MediaItem(MediaKind.FILE, "notes.txt", None, "notes")
-BLIND = "I can't look at pictures here. Please describe it in words instead."
+BLIND = "I can't look at pictures here. Please tell me in words instead."
 
 
 def newest(prompt: Prompt) -> str:
@@ -251,7 +251,7 @@ async def test_file_references_are_stored_only_with_questions(database: Database
     assert asked == '[{"kind":"file","name":"notes.txt","size":9,"source":"notes"}]'
 
 
-DEAF = "I can't listen to voice messages here. Please describe it in words instead."
+DEAF = "I can't listen to voice messages here. Please tell me in words instead."
 VOICE = MediaItem(MediaKind.VOICE, "", 2000, "v1")
 FILES["v1"] = b"OggS"
 

@@ -301,8 +301,8 @@ async def test_privacy_notice_is_sent_with_the_greeting_once_a_day(database: Dat
     await setup.say(ARRIVAL, again)
     greeting, notice, greeting_again = setup.texts
     assert greeting == greeting_again == "Well met."
-    assert "I store it with my answers (until somebody deletes it with /forget)" in notice
-    assert "To answer, I send it to: p." in notice
+    assert "I store what I read and my answers (until somebody deletes it with /forget)" in notice
+    assert "To answer, I send what I read to: p." in notice
     await setup.say(admin("/privacy edit Ask Ada.", "1"), later)
     assert setup.texts[-1].endswith("I read only what is said to me.\nAsk Ada.")
     opened = replace(ARRIVAL, external_key="join:4", opens_chat=True, scopes=("telegram:6",))
@@ -327,7 +327,7 @@ async def test_privacy_command_describes_the_current_settings(database: Database
         "what people say to each other here",
         "(30 days), and the exact prompts of my answers (7 days). The database is not encrypted.",
         SCOPE_DESCRIPTIONS[HistoryScope.USER],
-        "I send it to: p, q.",
+        "I send what I read to: p, q.",
         "/settings me off",
     ):
         assert words in shown

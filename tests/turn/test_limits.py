@@ -250,7 +250,7 @@ async def test_series_of_stickers_gets_one_notice(setup: Setup) -> None:
         return replace(said, attachments=(MediaItem(kind),))
 
     await setup.say(*(sent(number, MediaKind.STICKER) for number in range(1, 20)))
-    assert setup.texts == ["I can't see stickers here. Please describe it in words instead."]
+    assert setup.texts == ["I can't see stickers here. Please tell me in words instead."]
     await setup.say(sent(20, MediaKind.VIDEO), sent(21, MediaKind.STICKER, BOB))
     assert len(setup.texts) == 1, "a group is told once a minute"
     await setup.say(replace(sent(22, MediaKind.AUDIO), is_private=True))

@@ -305,7 +305,7 @@ async def test_opting_out_is_the_only_setting_that_survives_forget_me(
 ) -> None:
     setup, data = Setup(database), PersonalData(database, FakeClock())
     await setup.say(said("/settings me", "5:1"))
-    assert setup.texts[-1].startswith("here: what you say stays in its chat.")
+    assert setup.texts[-1].startswith("here: what you say stays in the chat where you said it.")
     for number, choice in enumerate(("here", "server", "everywhere")):
         await setup.say(said(f"/settings me {choice}", f"5:2{number}"))
         assert setup.texts[-1].startswith(f"{choice}: ")

@@ -206,7 +206,7 @@ def translate_status(
     if status in _TRANSIENT_STATUSES or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         is_busy = status in {HTTPStatus.TOO_MANY_REQUESTS, _OVERLOADED_STATUS}
         wait_seconds = find_wait_seconds(headers, body, now)
-        wait_hint = f"it asks to wait {wait_seconds:g} s; " if wait_seconds else ""
+        wait_hint = f"it asks you to wait {wait_seconds:g} s; " if wait_seconds else ""
         return RequestFailed(
             f"{endpoint} returned status {status}{_quote_codes(body)}; {wait_hint}try again later",
             notice=_build_busy_notice(wait_seconds) if is_busy or wait_seconds else "",

@@ -300,7 +300,9 @@ class ChatRequestRunner:
         if not request.is_continuation:
             self._retry_budget.record_call()
         elif breaker.is_open or not self._retry_budget.try_spend_retry():
-            raise BackendUnavailable(f"{self._endpoint} fails too often to continue an answer")
+            raise BackendUnavailable(
+                f"{self._endpoint} fails too often, so the answer cannot be continued"
+            )
 
     async def _wait_for_breaker(self, breaker: CircuitBreaker, request: ChatRequest) -> None:
         """Wait until the breaker allows a call; raise `BackendUnavailable` if it stays open."""
@@ -527,7 +529,7 @@ def _suggest_models(model: str, models: Sequence[str]) -> str:
     first_models = ", ".join(models[:_MAX_NAMED_MODELS])
     if not matches:
         return f"it has {first_models}"
-    return f"did you mean {names[matches[0]]!r}? It has {first_models}"
+    return f"did you mean {names[matches[0]]!r}? Available models: {first_models}"
 
 
 def read_model_list(body: bytes) -> Sequence[str]:

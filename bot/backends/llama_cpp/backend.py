@@ -361,9 +361,7 @@ async def describe_rendered_prompt(
     limit = {} if prompt.max_output_tokens is None else {"max_tokens": prompt.max_output_tokens}
     template_description = describe_template(prompt.template, file_template)
     template_source = prompt.template.source or file_template.source or ""
-    date_note = (
-        "; the date is today's, not the answer's" if "strftime_now" in template_source else ""
-    )
+    date_note = "; the date in it is today's" if "strftime_now" in template_source else ""
     details = {
         "template": f"{template_description}; people's text is treated as plain text{date_note}",
         "parameters": json.dumps({**build_request_parameters(prompt), **limit}, ensure_ascii=False),

@@ -99,6 +99,6 @@ def check_projector(projector: Path) -> None:
         raise SettingsError(f"there is no projector {projector}; correct PROJECTOR_PATH")
     if not read_header(projector).get("clip.has_vision_encoder"):
         raise SettingsError(
-            f"{projector} is not a projector for images; PROJECTOR_PATH is the second file of a "
-            "vision model, usually called mmproj-....gguf"
+            f"{projector} is not a projector for images; set PROJECTOR_PATH to the second file of "
+            "a vision model, usually called mmproj-....gguf"
         )

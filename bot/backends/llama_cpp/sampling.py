@@ -22,12 +22,12 @@ from bot.texts.text import translatable
 _RANDOM_SEED = 2**32 - 1  # llama.cpp's value for a random seed
 
 _PARAMETER_REMEDIES = {
-    "tfs_z": "llama.cpp has removed this sampler; remove it",
-    "penalize_newline": "llama.cpp has removed this option; remove it",
+    "tfs_z": "llama.cpp no longer has this sampler; remove it from the preset",
+    "penalize_newline": "llama.cpp no longer has this option; remove it from the preset",
     "num_ctx": "set the provider's CONTEXT_TOKENS, which applies to all presets",
     "stream": "write it next to 'parameters', not inside",
-    "logprobs": "Troupe does not show probabilities; remove it",
-    "top_logprobs": "Troupe does not show probabilities; remove it",
+    "logprobs": "Troupe does not show probabilities; remove this parameter",
+    "top_logprobs": "Troupe does not show probabilities; remove this parameter",
 }
 _STRING_LIST_CHECK = ValueCheck(parameter_table.is_string_list, translatable("a list of strings"))
 _PARAMETER_ALIASES: Mapping[str, str] = {

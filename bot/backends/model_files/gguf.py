@@ -27,8 +27,8 @@ _END_TOKEN_KEYS: Final = ("eos", "eot", "eom")
 _CONTROL_TOKEN_TYPE: Final = 3  # as in llama.cpp's llama_token_type
 _USER_DEFINED_TOKEN_TYPE: Final = 4
 PROJECTOR_ONLY_MESSAGE = (
-    "a projector, not a model: set the provider's PROJECTOR_PATH to this file to let its model see"
-    " images"
+    "a projector, not a model: to let the provider's model see images, set the provider's "
+    "PROJECTOR_PATH to this file"
 )
 _BYTES_PER_CACHE_VALUE = 2  # the KV cache contains 16-bit numbers
 _ENGINE_BYTES = 64 * 2**20  # measured with SmolLM2: 63 MiB besides weights and KV cache

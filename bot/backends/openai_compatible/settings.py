@@ -28,9 +28,9 @@ class OpenAISettings(HttpProviderSettings):
     context_tokens: int | None = Field(
         None,
         ge=256,
-        description="The context size of the service's model in tokens, for prompt and answer"
-        " together; by default 4096 for Ollama, which silently cuts longer prompts, else what the"
-        " service accepts.",
+        description="The context size of the service's model in tokens, for prompt and answer "
+        "together. By default, 4096 for Ollama, which silently cuts longer prompts; for other "
+        "services, what they accept.",
     )
     sees: Literal["images", "text"] | None = Field(
         None,
@@ -51,15 +51,15 @@ class OpenAISettings(HttpProviderSettings):
     session_header: str | None = Field(
         None,
         pattern="^[A-Za-z0-9-]*$",
-        description="The header that lets a router in front of several servers send all turns of a"
-        " conversation to the same server, for its prefix cache; the value is a keyed hash. By"
-        " default X-Session-ID, and none for well-known public services. Write - for none.",
+        description="The header that lets a router in front of several servers send all turns of a "
+        "conversation to the same server, for its prefix cache; the value is a keyed hash. By "
+        "default X-Session-ID, but none for well-known public services. Write - to send none.",
     )
     api_version: str | None = Field(
         None,
         pattern=r"^[\w-]*$",
-        description="For Azure OpenAI: the api-version for addresses in the older form; by default"
-        " the one in the address, and none for addresses with /openai/v1.",
+        description="For Azure OpenAI: the api-version for addresses in the older form; by default "
+        "the one in the address. Addresses with /openai/v1 need none.",
     )
     message_names: bool | None = Field(
         None,

@@ -68,7 +68,9 @@ class PresetImports:
     ) -> tuple[Preset, Sequence[str]]:
         default = self.editor.resolver.default_preset
         if kind is FileKind.LOREBOOK:
-            raise UserError(translatable("This is a lorebook. Open a preset and drop it there."))
+            raise UserError(
+                translatable("This is a lorebook. Open a preset and drop the file there.")
+            )
         if kind in CHARACTER_KINDS:
             card = read_card(content, path.name)
             preset = preset_from_card(

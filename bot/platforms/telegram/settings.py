@@ -37,13 +37,13 @@ class TelegramSettings(BotTokenSettings):
     )
     mode: Literal["polling", "webhook"] = Field(
         "polling",
-        description="How messages arrive: `polling`, the service asks Telegram; `webhook`, Telegram"
-        " calls the service. The service sets and removes the webhook itself.",
+        description="How messages arrive. `polling`: the service asks Telegram; `webhook`: "
+        "Telegram calls the service. The service sets and removes the webhook itself.",
     )
     webhook_url: str | None = Field(
         None,
-        description="The public address that Telegram calls in webhook mode, such as"
-        " https://bot.example.org/telegram. The console's port serves its path.",
+        description="The public address that Telegram calls in webhook mode, such as "
+        "https://bot.example.org/telegram. The console's port serves the path of this address.",
     )
     webhook_secret: SecretStr | None = Field(
         None,

@@ -130,8 +130,8 @@ def _find_problems(
             continue
         if not 0 <= _read_position_number(row) < len(ENTRY_POSITIONS):
             yield translatable(
-                "{where}: the position {number} is not supported; the entry goes before the"
-                " character",
+                "{where}: the position {number} is not supported; the entry goes before the "
+                "character's description",
                 where=location,
                 number=_read_position_number(row),
             )

@@ -33,9 +33,8 @@ class LimitSettings(BaseModel, extra="forbid"):
     seconds: float = Field(
         30,
         gt=0,
-        description="The period, in seconds, for the numbers of answers per person and per"
-        " channel. Beyond them, answers are spread evenly: with 15 in 30 s, one"
-        " every 2 s.",
+        description="The period, in seconds, for the numbers of answers per person and per "
+        "channel. Answers beyond these numbers are spread evenly: with 15 in 30 s, one every 2 s.",
     )
     waiting: int = Field(
         500,

@@ -18,7 +18,7 @@ def test_projector_is_distinguished_from_other_files(tmp_path: Path) -> None:
     check_projector(projector)
 
     for path, why in {
-        model: "is not a projector for images; PROJECTOR_PATH is the second file",
+        model: "is not a projector for images; set PROJECTOR_PATH to the second file",
         tmp_path / "none.gguf": "there is no projector .*none.gguf; correct PROJECTOR_PATH",
     }.items():
         with pytest.raises(SettingsError, match=why):

@@ -177,7 +177,7 @@ async def test_error_states_the_wait_requested_by_the_service(
     answer = await ask(connect())
     assert answer.error is not None
     assert translate(answer.error.notice, "en").endswith(told)
-    assert f"asks to wait {wait} s" in str(answer.error)
+    assert f"asks you to wait {wait} s" in str(answer.error)
 
 
 @pytest.mark.parametrize(
