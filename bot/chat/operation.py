@@ -28,7 +28,7 @@ class KnownChannel:
     channel: str
     """The key of the conversation."""
     answers: int
-    """The number of answers that are not deleted completely."""
+    """The number of answers, without those whose texts were deleted."""
     newest: int
     """The number of the newest answer."""
     newest_at: float

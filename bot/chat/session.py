@@ -79,7 +79,7 @@ class Claim:
 
 
 MAX_OWN_CRASHES = 3
-"""How many crashes that only one message can have caused make it a dead letter."""
+"""After this many crashes that no other message can have caused, a message is a dead letter."""
 MAX_CRASHES = 24
 """How many crashes while a message is processed make it a dead letter."""
 
@@ -246,7 +246,7 @@ class FinishedTurn:
 
 
 @value_class
-class FirstPart:
+class OpenPart:
     """The first message of an answer, queued while the answer is still being written."""
 
     row_id: int

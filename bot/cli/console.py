@@ -51,9 +51,7 @@ def revoke_sessions() -> None:
 
     Unused login links also stop working.
     """
-    session_count = _change_token_store(
-        lambda tokens: tokens.end_all_sessions(), "end sessions", "all"
-    )
+    session_count = _write_tokens(lambda tokens: tokens.end_all_sessions(), "end sessions", "all")
     print_line(f"ended {session_count} session{'' if session_count == 1 else 's'}")
 
 
@@ -85,7 +83,7 @@ def add_token(
             raise UserError(f"--channel: {one!r} is not a channel; write it as telegram:-1001234")
     digest = hash_token(token)
     api_token = ApiToken(name, tuple(sorted(scopes)), SystemClock().now(), tuple(channel or ()))
-    is_added = _change_token_store(
+    is_added = _write_tokens(
         lambda tokens: tokens.add_api_token(digest, api_token),
         "add token",
         name,
@@ -108,7 +106,7 @@ def list_tokens() -> None:
 @tokens_app.command("revoke")
 def revoke_token(name: Annotated[str, typer.Argument(help="The token's name.")]) -> None:
     """Delete an API token."""
-    if not _change_token_store(lambda tokens: tokens.revoke_api_token(name), "revoke token", name):
+    if not _write_tokens(lambda tokens: tokens.revoke_api_token(name), "revoke token", name):
         raise UserError(f"there is no token {name!r}; `troupe console token list` lists them")
     print_line(f"revoked {name}")
 
@@ -130,7 +128,7 @@ def _use_token_store(action: Callable[[ConsoleTokens], Awaitable[T]]) -> T:
     return use_installation(lambda database: action(_make_token_store(database)), must_exist=False)
 
 
-def _change_token_store(
+def _write_tokens(
     change: Callable[[ConsoleTokens], Awaitable[T]], action: str, subject: str, after: str = ""
 ) -> T:
     return change_installation(

@@ -82,7 +82,7 @@ class PromptPreview:
         context = await self.sources.load_context(group, AskedQuestion(message, speakers), active)
         for speaker in speakers:
             try:
-                receipt = await self._compose_prompt(speaker, context)
+                receipt = await self._compose_into_receipt(speaker, context)
             except (BackendError, UserError) as error:
                 problem = problem or error.text
             else:
@@ -90,7 +90,7 @@ class PromptPreview:
                 return NextAnswer(characters, prompt=receipt, max_answer_tokens=limit)
         return NextAnswer(characters, problem=problem)
 
-    async def _compose_prompt(self, speaker: ActivePreset, context: TurnContext) -> Receipt:
+    async def _compose_into_receipt(self, speaker: ActivePreset, context: TurnContext) -> Receipt:
         prompt = await self.sources.fit_prompt(speaker.preset, context)
         prompt = self.spending.with_output_limit(speaker.preset, context.incoming, prompt)
         preset, version, scopes = speaker.preset, speaker.version, context.incoming.scopes

@@ -156,8 +156,8 @@ def split_tokens(tokens: Sequence[PromptToken], receipt: Receipt) -> list[Prompt
     pieces, begin = [], 0
     for token in tokens:
         end = begin + len(token.text)
-        mark_kind = next((kind_at[at] for at in range(begin, end) if at in kind_at), PieceKind.TEXT)
-        pieces.append(PromptPiece(token.text, _choose_piece_kind(token, mark_kind), token.id))
+        span_kind = next((kind_at[at] for at in range(begin, end) if at in kind_at), PieceKind.TEXT)
+        pieces.append(PromptPiece(token.text, _choose_piece_kind(token, span_kind), token.id))
         begin = end
     return pieces
 

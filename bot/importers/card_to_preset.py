@@ -91,9 +91,9 @@ def parse_example_turns(text: str, character_names: Sequence[str] = ()) -> list[
 
 
 def _compile_speaker_pattern(names: Sequence[str]) -> re.Pattern[str]:
-    char_tags = [r"\{\{char\}\}", "<bot>", "<char>", *(re.escape(name) for name in names if name)]
+    char_names = [r"\{\{char\}\}", "<bot>", "<char>", *(re.escape(name) for name in names if name)]
     user_tag = r"\{\{user\}\}|<user>"
-    return re.compile(rf"\s*(?:(?P<user>{user_tag})|{'|'.join(char_tags)})\s*[:：]", re.IGNORECASE)
+    return re.compile(rf"\s*(?:(?P<user>{user_tag})|{'|'.join(char_names)})\s*[:：]", re.IGNORECASE)
 
 
 def _read_talkativeness(card: Card) -> float | None:

@@ -329,7 +329,7 @@ class _Translator:
         self._expect("}}", "end")
 
     def _set_variable(self, name: str, value: _GoValue, *, is_declaration: bool) -> _GoValue:
-        """Assign and return a variable; keep it in a Jinja namespace if it is assigned again."""
+        """Assign and return a variable; use a Jinja namespace if it is assigned again."""
         if is_declaration:
             unique_name = self._make_unique_name("go_" + name.removeprefix("$"))
             source = f"var.{unique_name}" if name in self._assigned_names else unique_name

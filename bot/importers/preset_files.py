@@ -57,7 +57,7 @@ def preset_from_text(
     """
     source = str(file)
     is_json = text.lstrip().startswith(_JSON_STARTS)
-    keys_and_notes = _convert_other_program_file(text, source) if is_json else None
+    keys_and_notes = _convert_foreign_file(text, source) if is_json else None
     if keys_and_notes is None:
         if base is not None:
             if is_json:
@@ -113,7 +113,7 @@ def _import_modelfile(
     return ImportedPreset(preset, [*notes, *modelfile_notes(modelfile)])
 
 
-def _convert_other_program_file(text: str, source: str) -> _KeysAndNotes | None:
+def _convert_foreign_file(text: str, source: str) -> _KeysAndNotes | None:
     """Return preset keys and notes for a JSON file of another program, or None for other text."""
     try:
         data = read_json(text).value
@@ -186,19 +186,19 @@ def _add_keys(preset: Preset, keys: Mapping[str, object], source: str) -> Preset
     return validate_preset({**merged_keys, **kept_keys}, source)
 
 
-def _merge_keys(old_keys: Mapping[str, object], keys: Mapping[str, object]) -> dict[str, object]:
+def _merge_keys(old_values: Mapping[str, object], keys: Mapping[str, object]) -> dict[str, object]:
     """Merge new preset keys into the old; parameters merge, but a new template replaces the old."""
     new_keys = {key: value for key, value in keys.items() if value is not None and value != []}
     old_parameters, new_parameters = (
         dict(each) if isinstance(each, Mapping) else {}
-        for each in (old_keys.get("parameters"), new_keys.pop("parameters", None))
+        for each in (old_values.get("parameters"), new_keys.pop("parameters", None))
     )
     has_template = "template" in new_keys or any(key in new_parameters for key in STRING_TEMPLATES)
     if has_template:
-        old_keys = {key: value for key, value in old_keys.items() if key not in _TEMPLATE_KEYS}
+        old_values = {key: value for key, value in old_values.items() if key not in _TEMPLATE_KEYS}
         for key in STRING_TEMPLATES:
             old_parameters.pop(key, None)
-    return {**old_keys, **new_keys, "parameters": {**old_parameters, **new_parameters}}
+    return {**old_values, **new_keys, "parameters": {**old_parameters, **new_parameters}}
 
 
 def _choose_name(keys: Mapping[str, object], file: Path) -> str:

@@ -43,7 +43,7 @@ _IPV6_TRANSITION_RANGES = (
     "::ffff:0:0/96",
     "::/96",
 )
-_EMBEDDED_IPV4_RANGES = [ipaddress.IPv6Network(text) for text in _IPV6_TRANSITION_RANGES]
+_IPV4_IN_IPV6_RANGES = [ipaddress.IPv6Network(text) for text in _IPV6_TRANSITION_RANGES]
 
 
 class FetchFailed(TroupeError):
@@ -60,7 +60,7 @@ def is_public_address(address: str) -> bool:
         ip_address = ipaddress.ip_address(address)
     except ValueError:  # has a scope, such as fe80::1%eth0
         return False
-    if ip_address.version == 6 and any(ip_address in network for network in _EMBEDDED_IPV4_RANGES):
+    if ip_address.version == 6 and any(ip_address in network for network in _IPV4_IN_IPV6_RANGES):
         return False
     return ip_address.is_global and not ip_address.is_multicast
 

@@ -113,7 +113,7 @@ class Character:
             raise CharacterError(
                 f"user_name_in_message={user_name_in_message!r}: use one of {', '.join(_TAG_MODES)}"
             )
-        self._tag_mode = user_name_in_message.lower()
+        self._name_tag_mode = user_name_in_message.lower()
         self._lines: list[TranscriptLine] = []
         self._participants = {user_name: None} if user_name else {}  # in their order
         self._pending_question: TranscriptLine | None = None
@@ -253,8 +253,8 @@ class Character:
         return label_speakers(people, {self.role_name: self.role_name})
 
     def _should_tag_speakers(self) -> bool:
-        has_several_participants = self._tag_mode == "default" and len(self._participants) > 1
-        return self._tag_mode == "add" or has_several_participants
+        has_several_participants = self._name_tag_mode == "default" and len(self._participants) > 1
+        return self._name_tag_mode == "add" or has_several_participants
 
     def _search_stories(self, message: str) -> dict[str, list[Story]]:
         stories = {}

@@ -14,7 +14,7 @@ from bot.chat.command import ButtonAction
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Button, Face, Limits, Menu, MessageContent, OutboxRow, OutgoingPart
 from bot.chat.prompt import RateLimitWait, Waiting
-from bot.chat.session import Claim, FirstPart, InboxMessage
+from bot.chat.session import Claim, InboxMessage, OpenPart
 from bot.errors import AnswerRefused, PlatformError, RateLimited, StoreError
 from bot.ports import Clock, Delivery, Surface
 from bot.replying.answer_parts import PartDestinations, action_buttons
@@ -36,7 +36,7 @@ class LiveReply:
 
     surface: Surface
     address: Address
-    enqueue_part: Callable[[OutgoingPart], Awaitable[FirstPart]]
+    enqueue_part: Callable[[OutgoingPart], Awaitable[OpenPart]]
     """Queues a part's message to be sent for the first time."""
     wait_until_sent: Callable[[int], Awaitable[str]]
     clock: Clock
@@ -58,7 +58,7 @@ class LiveReply:
         """The texts of the complete answer's parts, set at the end of the block."""
         self._limits = self.surface.limits(self.address).without_name_line(self.face)
         self._buffer = StreamBuffer(self._limits)
-        self._opened_parts: list[tuple[FirstPart, OutgoingPart]] = []
+        self._opened_parts: list[tuple[OpenPart, OutgoingPart]] = []
         self._message_ids, self._shown_texts = list[str](), list[str]()  # by part index
         self.shown_times: list[float] = []
         """The times of all live sends and edits, in Unix seconds."""
@@ -442,7 +442,7 @@ class LiveReplies:
         buttons = action_buttons(part_name, locale, *actions)
         typing_indicator = TypingIndicator(surface, address, self.clock)
 
-        async def enqueue_part(outgoing_part: OutgoingPart) -> FirstPart:
+        async def enqueue_part(outgoing_part: OutgoingPart) -> OpenPart:
             opened_part = await self.conversations.open_part(claim, message, outgoing_part)
             self.deliver(address, opened_part.row)
             return opened_part

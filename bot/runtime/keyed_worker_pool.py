@@ -25,7 +25,7 @@ _log = structlog.get_logger(__name__)
 _POLL_SECONDS = 2.0
 _POLL_WITHOUT_SIGNALS_SECONDS = 0.5  # so that a message waits at most 3 s (docs/delivery.md)
 _MAX_POLLED_KEYS = 1000
-_SECONDS_BEFORE_CLAIM = 0.1  # time for another process to claim the keys that it woke
+_SECONDS_FOR_OTHERS_TO_CLAIM = 0.1  # time for another process to claim the keys that it woke
 _MAX_CLAIMED_KEYS = 32  # per query; starting more at once would block the event loop
 _MAX_URGENT_KEYS = 10_000
 
@@ -141,7 +141,7 @@ class KeyedWorkerPool(Generic[Item]):
 
     def _add_remotely_woken_keys(self, keys: Sequence[str]) -> None:
         if not self._delayed_keys:
-            self.clock.call_later(_SECONDS_BEFORE_CLAIM, self._wake_delayed_keys)
+            self.clock.call_later(_SECONDS_FOR_OTHERS_TO_CLAIM, self._wake_delayed_keys)
         self._delayed_keys.update(dict.fromkeys(keys))
 
     def _wake_delayed_keys(self) -> None:

@@ -51,7 +51,7 @@ class SecretFile:
         self._clock = clock
         self._last_checked_at = clock.monotonic()
         self._version = self._read_version()
-        self.secrets: Sequence[str] = self._read_or_log() or []
+        self.secrets: Sequence[str] = self._read_or_log_problem() or []
 
     def reload_if_changed(self, *, check_now: bool = False) -> bool:
         """Read the file again and return whether `secrets` changed.
@@ -66,7 +66,7 @@ class SecretFile:
         version = self._read_version()
         if version is None or version == self._version:
             return False
-        secrets = self._read_or_log()
+        secrets = self._read_or_log_problem()
         if not secrets or secrets == self.secrets:  # being written right now, or only touched
             return False
         self._version, self.secrets = version, secrets
@@ -79,7 +79,7 @@ class SecretFile:
             return None
         return file_status.st_mtime_ns, file_status.st_ino, file_status.st_size
 
-    def _read_or_log(self) -> list[str] | None:
+    def _read_or_log_problem(self) -> list[str] | None:
         try:
             return read_secrets(self._path)
         except (OSError, UnicodeDecodeError) as error:

@@ -118,11 +118,11 @@ class Container(AnsweringContainer):
 
         jobs = [pool.run, worker.leases.run, self.stop_requests.run, self.summarizer.run]
         jobs += [self.extractor.run, self.decision_log.run]
-        polls: list[Job] = [self.answering_pauses.refresh]
+        pollers: list[Job] = [self.answering_pauses.refresh]
         if not self.runs_alone:
             poller = MissedSignalPoller(self.inbox, self.stop_requests, self.arrivals)
-            polls += [poller.poll, self.forgotten_conversations.drop_deleted_conversations]
-        jobs += [partial(repeat, poll, self.clock, _SECONDS_BETWEEN_POLLS) for poll in polls]
+            pollers += [poller.poll, self.forgotten_conversations.drop_deleted_conversations]
+        jobs += [partial(repeat, poll, self.clock, _SECONDS_BETWEEN_POLLS) for poll in pollers]
         return JobGroup(jobs, release_claims, drain)
 
     def _sender_jobs(self) -> JobGroup:

@@ -109,15 +109,15 @@ async def measure_loop_lag(clock: Clock) -> None:
 async def log_outages(check: Callable[[], Awaitable[Mapping[str, str]]], clock: Clock) -> None:
     """Log when components fail and work again; `check` returns their states, "ok" or a problem."""
     outage_starts: dict[str, float] = {}
-    working_parts: set[str] = set()
+    working_names: set[str] = set()
     for count in itertools.count(1):
         for name, state in (await check()).items():
             if state == "ok":
-                working_parts.add(name)
+                working_names.add(name)
                 if name in outage_starts:
                     seconds = round(clock.monotonic() - outage_starts.pop(name), 1)
                     _log.info("outage_ended", part=name, seconds=seconds)
-            elif name not in outage_starts and (name in working_parts or count >= _SILENT_CHECKS):
+            elif name not in outage_starts and (name in working_names or count >= _SILENT_CHECKS):
                 outage_starts[name] = clock.monotonic()
                 _log.warning("outage_began", part=name, reason=state)
         await clock.sleep(_SECONDS_BETWEEN_CHECKS)

@@ -301,7 +301,7 @@ class MessagingContainer(StorageContainer, ABC):
         return webhook_routes(webhook_receivers, self._intake)
 
     async def receive(self, events: Sequence[Incoming]) -> None:
-        """Store events that this process created itself."""
+        """Receive events that this process created itself: store them."""
         intake = InboxIntake(self.inbox, self._wake_conversations, router=self.history_router)
         await intake.receive(events, {})
 

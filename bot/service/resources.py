@@ -59,7 +59,7 @@ class ModelResources:
     tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
     """Tool servers by the name that presets use for them."""
     session_key: bytes = b""
-    """The key for hashing conversation names in backends; the same in all processes."""
+    """The key with which backends hash conversation keys; the same in all processes."""
 
 
 async def _close_backends(backends: Mapping[str, Backend]) -> None:

@@ -13,8 +13,8 @@ from bot.chat.session import (
     Claim,
     ClaimedMessage,
     FinishedTurn,
-    FirstPart,
     InboxMessage,
+    OpenPart,
     Session,
     Turn,
     TurnResult,
@@ -233,7 +233,7 @@ class Conversations(StoredTurns):
             yield SQL[name].query(values)
         return len((yield SQL["forget_turns"].query(values)))
 
-    async def open_part(self, claim: Claim, message: InboxMessage, part: OutgoingPart) -> FirstPart:
+    async def open_part(self, claim: Claim, message: InboxMessage, part: OutgoingPart) -> OpenPart:
         """Queue one part of an unfinished answer for sending, at most once per part."""
         outbox_row, at = finishing.to_opening_row(message, part), current_moment(self._clock)
         row_number, reserved_row = await self._database.run(
@@ -241,7 +241,7 @@ class Conversations(StoredTurns):
                 claim, outbox_row, self._sender, at, self._database.dialect
             )
         )
-        return FirstPart(row_number, reserved_row)
+        return OpenPart(row_number, reserved_row)
 
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, begins_next: bool = True

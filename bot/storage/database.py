@@ -128,8 +128,8 @@ class Database:
         if revisions.are_tables_newer:
             _log.info("tables_are_newer", revision=revisions.current, own=NEWEST_REVISION)
         try:
-            are_tables_current = revisions.are_tables_newer or revisions.current == NEWEST_REVISION
-            if not (are_tables_current or (self.is_sqlite and await self.write(create_tables))):
+            are_tables_usable = revisions.are_tables_newer or revisions.current == NEWEST_REVISION
+            if not (are_tables_usable or (self.is_sqlite and await self.write(create_tables))):
                 await self.run_maintenance(_run_migrations)
             if not self.is_sqlite:
                 await self.write(import_module("bot.storage.functions").install_functions)

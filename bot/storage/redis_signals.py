@@ -177,7 +177,7 @@ class RedisSignals(InProcessSignals):
 async def open_signals(
     url: str, heartbeat_seconds: float = _HEARTBEAT_SECONDS
 ) -> AsyncIterator[RedisSignals]:
-    """Open signals exchanged through a server. Raises `SettingsError` for a bad address."""
+    """Connect to the server that exchanges signals. Raises `SettingsError` for a bad address."""
     async with contextlib.aclosing(open_client(url)) as redis:
         signals = RedisSignals(redis, heartbeat_seconds)
         task = asyncio.create_task(signals.run(), name="signals")

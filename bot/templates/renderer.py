@@ -40,7 +40,7 @@ from bot.templates.registry import detect_family, get
 from bot.templates.render_pool import RenderProcessPool
 from bot.templates.role_template import RoleTemplate, StringTemplate
 from bot.templates.tool_forms import (
-    PROBE_TOOLS,
+    PROBE_SCHEMAS,
     TOOL_PROBES,
     ToolCallFormat,
     detect_tool_call_format,
@@ -149,7 +149,7 @@ class Renderer(AsyncExitStack):
             return None  # these templates do not support tools
         for probe in TOOL_PROBES:
             messages = adapt_messages(probe, prepared_template.capabilities)
-            text = await render_or_none(partial(template.render, tools=PROBE_TOOLS), messages)
+            text = await render_or_none(partial(template.render, tools=PROBE_SCHEMAS), messages)
             if text is not None and (call_format := detect_tool_call_format(text)):
                 return call_format
         return None

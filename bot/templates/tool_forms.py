@@ -61,7 +61,7 @@ _FORMAT_PATTERNS: Final = (
     (ToolCallFormat.BARE, re.compile(rf'\{{"name": "{_PROBE_TOOL}", "parameters": \{{')),
 )
 
-PROBE_TOOLS: Final[Sequence[Message]] = (
+PROBE_SCHEMAS: Final[Sequence[Message]] = (
     {
         "type": "function",
         "function": {

@@ -94,7 +94,7 @@ def has_crashed_too_often(message: InboxMessage) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _TrackedAttempt:
-    """A message that is being processed, or waits to be processed."""
+    """The current attempt to process a message, or its next one."""
 
     message: InboxMessage
     record_attempt_state: RecordAttempt

@@ -309,7 +309,7 @@ class CommandRunner:
             else [result.text, result.greeting]
         )
         reply = menu_result or replace(result, text=join_texts(texts, "\n\n"))
-        reply_result = self._reply_result(message, incoming, reply)
+        reply_result = self._to_turn_result(message, incoming, reply)
         outgoing = list(reply_result.outgoing)
         if is_hidden and result.changes_channel and not incoming.is_private:
             name = " ".join(incoming.author.name.split())
@@ -354,7 +354,7 @@ class CommandRunner:
         part_names = tuple(message.part_name(one.number) for one in parts)
         return TurnResult([replace(turn, part_names=part_names)], parts)
 
-    def _reply_result(
+    def _to_turn_result(
         self, message: InboxMessage, incoming: IncomingMessage, reply: CommandResult
     ) -> TurnResult:
         """Return a result with a reply to the author, whose menus only the author may use."""
@@ -374,8 +374,8 @@ class CommandRunner:
             first_part, *other_parts = outgoing
             outgoing = (replace(first_part, is_response=True), *other_parts)
             return TurnResult(outgoing=outgoing, replaced_part_names=reply.replaced_part_names)
-        has_buttons = bool(reply.menus or buttons)
-        menu_turns = [replace(user_turn(incoming), part_names=part_names)] if has_buttons else []
+        has_controls = bool(reply.menus or buttons)
+        menu_turns = [replace(user_turn(incoming), part_names=part_names)] if has_controls else []
         return TurnResult(outgoing=outgoing, unanswered_questions=menu_turns)
 
 

@@ -281,8 +281,8 @@ class PromptSources:
     ) -> Session:
         if removed_turns is None:
             return await self.conversations.load_session(claim, max_turns)
-        turn_limit = max_turns + removed_turns.newer_turn_count + removed_turns.count
-        session = await self.conversations.load_session(claim, turn_limit)
+        turns_to_load = max_turns + removed_turns.newer_turn_count + removed_turns.count
+        session = await self.conversations.load_session(claim, turns_to_load)
         return replace(session, turns=removed_turns.remove_from(session.turns))
 
     async def _without_forgotten_quote(

@@ -112,7 +112,7 @@ class StopRequests:
     def announce(self, events: Sequence[Incoming]) -> None:
         """Signal the stops, edits and deletions among these events to all processes."""
         for one in events:
-            topic, signal = _choose_signal(one)
+            topic, signal = _to_signal(one)
             if topic:
                 self.signals.publish(topic, [_encode(signal).decode()])
 
@@ -123,7 +123,7 @@ class StopRequests:
         """
         newest_edits = {_edit_key(one): one for one in events if isinstance(one, MessageEdit)}
         for one in events:
-            topic, signal = _choose_signal(one)
+            topic, signal = _to_signal(one)
             is_superseded = isinstance(one, MessageEdit) and newest_edits[_edit_key(one)] is not one
             if topic and not is_superseded:
                 self._handlers[topic](signal)
@@ -232,7 +232,7 @@ class StopRequests:
         return stops_answer
 
 
-def _choose_signal(event: Incoming) -> tuple[str, object]:
+def _to_signal(event: Incoming) -> tuple[str, object]:
     """Return the topic and value of an event's signal; the topic is "" if it needs none."""
     match event:
         case IncomingMessage() if _stops_answers(event):

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address
 from bot.chat.outgoing import Limits, MessageContent, OutgoingMessage, OutgoingPart
-from bot.chat.session import FirstPart
+from bot.chat.session import OpenPart
 from bot.errors import Fenced, RateLimited, Refused, StoreError, Unreachable
 from bot.replying.answer_parts import PartDestinations
 from bot.replying.live_reply import LiveReply, StreamBuffer, TypingIndicator, final_parts
@@ -36,11 +36,11 @@ class Outbox:
         self.openings: list[OutgoingPart] = []
         self.error: Exception | None = None
 
-    async def open(self, opening: OutgoingPart) -> FirstPart:
+    async def open(self, opening: OutgoingPart) -> OpenPart:
         if self.error is not None:
             raise self.error
         self.openings.append(opening)
-        return FirstPart(len(self.openings), None)
+        return OpenPart(len(self.openings), None)
 
     async def wait_until_sent(self, row: int) -> str:
         if self.seconds_to_send:

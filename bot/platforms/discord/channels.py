@@ -169,7 +169,7 @@ class CharacterPictures:
         return _EMOJI_URL.format(emoji_id)
 
     async def delete_unused_pictures(self, used_urls: Collection[str]) -> None:
-        """Delete pictures whose URLs neither this call nor the previous one has in `used_urls`."""
+        """Delete pictures whose URL was in `used_urls` neither in this call nor in the last one."""
         if used_urls == self._previous_used_urls and not self._unused_picture_ids:
             return
         picture_ids = [one.id for one in await self._list_emojis()]

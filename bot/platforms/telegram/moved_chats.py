@@ -83,7 +83,7 @@ class MovedChats:
             self._set_current_chat(first_id, current_id)
         self._is_loaded = True
 
-    async def load_moves_for_new_chats(self, events: Iterable[Incoming], intake: Intake) -> None:
+    async def load_moved_chats(self, events: Iterable[Incoming], intake: Intake) -> None:
         """Load stored moves if any event comes from a group that this process has not seen yet."""
         chat_ids = {int(one.address.chat) for one in events}
         new_group_ids = {chat for chat in chat_ids - self._seen_group_ids if chat < 0}

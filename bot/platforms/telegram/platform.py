@@ -183,7 +183,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         cursors = self._moved_chats.record_moves(parsed_updates)
         events = self._convert_updates(parsed_updates, self._bot)
         # Another process may have stored a move.
-        await self._moved_chats.load_moves_for_new_chats(events, intake)
+        await self._moved_chats.load_moved_chats(events, intake)
         events = self._mark_late_events(self._moved_chats.map_to_first_chats(events))
         await self._store_and_acknowledge(events, cursors, intake.receive)
         return True

@@ -180,7 +180,7 @@ class LorebookSearch:
             replace(entry, content=self._expand(entry.content)) if has_macros(entry) else entry
             for entry in triggered_entries
         ]
-        loss_reasons = _find_group_loss_reasons(
+        loss_reasons = _explain_entries_lost_in_groups(
             triggered_entries,
             list(self._activated_entries.values()),
             sticky_entry_ids=frozenset(self._sticky_entry_ids),
@@ -248,7 +248,7 @@ def _expand_keys(entry: LoreEntry, expand: Callable[[str], str]) -> LoreEntry:
     return replace(entry, keys=keys, secondary_keys=secondary_keys)
 
 
-def _find_group_loss_reasons(
+def _explain_entries_lost_in_groups(
     triggered_entries: Sequence[LoreEntry],
     activated_entries: Sequence[LoreEntry],
     *,

@@ -151,7 +151,7 @@ class ProviderSlots:
     max_waiting_requests: int = 0
     """The maximum number of requests waiting for a provider in all processes; 0: unlimited."""
     signals: Signals = field(default_factory=InProcessSignals)
-    """Inform other processes about taken and freed slots."""
+    """Tell other processes which slots were taken and freed."""
 
     def __post_init__(self) -> None:
         self._queues: defaultdict[str, SlotQueue] = defaultdict(SlotQueue)
@@ -216,7 +216,7 @@ class ProviderSlots:
         try:
             has_slot = request.may_try_event.is_set() and await self._try_acquire_slot(request)
             if not has_slot:
-                async with self._count_waiting_request(request) as waiting_elsewhere_count:
+                async with self._counting_as_waiting(request) as waiting_elsewhere_count:
                     if (position := queue.find_position(request) + waiting_elsewhere_count) > 1:
                         show_position(QueuePosition(position, None))
                     await self._wait_until_acquired(request)
@@ -225,7 +225,7 @@ class ProviderSlots:
             queue.remove(request, is_served=has_slot)
 
     @contextlib.asynccontextmanager
-    async def _count_waiting_request(self, request: SlotRequest) -> AsyncIterator[int]:
+    async def _counting_as_waiting(self, request: SlotRequest) -> AsyncIterator[int]:
         """Count a request as waiting, and yield how many requests wait in other processes."""
         key, holder = f"{request.provider} waiting", request.holder_id
         limit = self.max_waiting_requests or _UNLIMITED_QUEUE_LENGTH

@@ -98,7 +98,7 @@ async def test_move_stored_by_another_process_is_loaded() -> None:
 
     said = to_incoming(update(NEW_CHAT, text="hello"), BOT)
     assert said is not None
-    await chats.load_moves_for_new_chats([said], store)
+    await chats.load_moved_chats([said], store)
     assert chats.map_to_first_chats([said])[0].address == GROUP
 
 
