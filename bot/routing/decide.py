@@ -83,7 +83,7 @@ def decide_on_message(
 ) -> Decision:
     """Decide how to handle a message.
 
-    `recent_turns` precede it, oldest first; they are only used if several characters are active.
+    `recent_turns` precede it, oldest first; needed in threads and if several characters are active.
     """
     if incoming.author_is_bot:
         return Ignore()
