@@ -20,10 +20,10 @@ _log = structlog.get_logger(__name__)
 _BATCH_SIZE = 32  # a few seconds of work, which is lost if the process ends
 _MIN_RETRY_DELAY_SECONDS = 1.0
 _MAX_RETRY_DELAY_SECONDS = 60.0
-RetrievedStories: TypeAlias = Mapping[str, Sequence[Story]]
+StoriesByQuery: TypeAlias = Mapping[str, Sequence[Story]]
 """Stories with their scores, by query; the best are first."""
 
-RetrieveStories: TypeAlias = Callable[[Preset, str, bool], Awaitable[RetrievedStories | None]]
+RetrieveStories: TypeAlias = Callable[[Preset, str, bool], Awaitable[StoriesByQuery | None]]
 """Retrieves a preset's stories for a message; the flag permits the use of a paid service."""
 
 _TIMEOUT_SECONDS = 10.0  # far more than a busy machine needs, so that load does not change prompts
@@ -79,7 +79,7 @@ class StoryRetriever:
 
     async def retrieve(
         self, preset: Preset, message: str, may_spend: bool = True
-    ) -> RetrievedStories | None:
+    ) -> StoriesByQuery | None:
         """Return stories by query, or None if the preset has no stories; raises `StoreError`."""
         if preset.name not in self.characters:
             return None

@@ -9,7 +9,7 @@ from typing import Any
 from bot.chat.prompt import Image, Message, Prompt
 from bot.chat.receipt import DroppedItem, PromptSpan
 from bot.chat.story import Story
-from bot.prompting.text.incremental_map import map_incrementally
+from bot.prompting.text.incremental_map import map_new_items
 from bot.texts.text import Text, to_translatable, translatable
 from bot.value_class import value_class
 
@@ -149,7 +149,7 @@ def group_history(
     unit_starts = [index for index, flag in enumerate(question_flags) if flag or index == 0]
     groups = [history[index:end] for index, end in pairwise([*unit_starts, len(history)])]
     cache = {} if cache is None else cache
-    return map_incrementally(cache, ("units", key), None, groups, HistoryUnit)
+    return map_new_items(cache, ("units", key), None, groups, HistoryUnit)
 
 
 def get_story_title(story: Story) -> str:

@@ -13,7 +13,7 @@ from bot.chat.receipt import DroppedItem, PromptSpan, Receipt
 from bot.errors import UserError
 from bot.ports import TextTokenCounter
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart, get_story_title
-from bot.prompting.text.incremental_map import map_incrementally
+from bot.prompting.text.incremental_map import map_new_items
 from bot.prompting.text.tokens import count_tokens, estimate_image_tokens, get_counter_for_model
 from bot.texts.text import marked
 from bot.value_class import value_class
@@ -230,7 +230,7 @@ def _estimate_unit_tokens(draft: Draft, estimate: TextTokenCounter) -> list[int]
         return sum(estimate_message_tokens(unit.all_messages, estimate))
 
     key = "sizes", draft.base_prompt.character
-    unit_tokens = map_incrementally(draft.cache, key, estimate, draft.history, estimate_tokens)
+    unit_tokens = map_new_items(draft.cache, key, estimate, draft.history, estimate_tokens)
     return list(reversed(unit_tokens))
 
 

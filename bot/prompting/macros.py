@@ -188,7 +188,7 @@ _MAX_NESTING = 24
 _MAX_DICE, _MAX_SIDES = 100, 1_000_000
 _MAX_REPEATS = 100  # n in {{newline::n}}
 _MAX_MACROS = 100_000  # expanding them takes seconds
-_CHARS_PER_MACRO = 20  # each level of nesting reads the arguments again
+_SOURCE_CHARS_PER_MACRO = 20  # each level of nesting reads the arguments again
 _MAX_INSERTED_CHARS = 4_000_000  # far more than any model can read
 _MAX_CACHED_CHARS = 20_000
 _DICE_ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE)
@@ -272,7 +272,7 @@ class Macros:
             closing_index = parsed_text.closing_indexes.get(index)
             value = None
             if depth < _MAX_NESTING and not self.budget.is_spent():
-                self.budget.macros_left -= 1 + (call.end - call.start) // _CHARS_PER_MACRO
+                self.budget.macros_left -= 1 + (call.end - call.start) // _SOURCE_CHARS_PER_MACRO
                 value = self._evaluate_call(parsed_text, index, closing_index, depth)
                 self.budget.chars_left -= len(value or "")
             if value is None:

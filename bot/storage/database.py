@@ -132,7 +132,7 @@ class Database:
             if not (are_tables_usable or (self.is_sqlite and await self.write(create_tables))):
                 await self.run_maintenance(_run_migrations)
             if not self.is_sqlite:
-                await self.write(import_module("bot.storage.functions").install_functions)
+                await self.write(import_module("bot.storage.functions").install_postgres_functions)
         except StoreError as error:
             if error.sql_state != INSUFFICIENT_PRIVILEGE:
                 raise

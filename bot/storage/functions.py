@@ -58,7 +58,7 @@ SQL_FUNCTIONS = _read_sql_functions()
 """All functions by name, ordered so that each follows the functions that it calls."""
 
 
-def install_functions(connection: Connection) -> None:
+def install_postgres_functions(connection: Connection) -> None:
     """Create the functions that do not exist yet.
 
     Functions of other versions stay, because processes of these versions may still call them.

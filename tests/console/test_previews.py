@@ -27,7 +27,7 @@ from bot.console.operator_requests import (
 from bot.console.prompt_preview import DraftComposer
 from bot.console.routes import Caller
 from bot.errors import BackendUnavailable, UserError
-from bot.memory.stories import RetrievedStories
+from bot.memory.stories import StoriesByQuery
 from bot.ports import TextTokenCounter
 from bot.prompting.fit import tokens_by_span
 from bot.prompting.presets.preset import Preset
@@ -222,7 +222,7 @@ async def test_preview_calls_a_paid_embedding_service_only_for_operators(
 ) -> None:
     asked: list[bool] = []
 
-    async def retrieve(_preset: Preset, _newest: str, may_spend: bool) -> RetrievedStories | None:
+    async def retrieve(_preset: Preset, _newest: str, may_spend: bool) -> StoriesByQuery | None:
         asked.append(may_spend)
         return None
 

@@ -16,7 +16,7 @@ from bot.chat.session import Claim
 from bot.chat.story import Story
 from bot.errors import BackendUnavailable, Fenced, StoreError
 from bot.intake import InboxIntake
-from bot.memory.stories import RetrievedStories
+from bot.memory.stories import StoriesByQuery
 from bot.prompting.presets.preset import Preset
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.conversations import Conversations
@@ -142,7 +142,7 @@ async def test_turn_leaves_no_tasks_running(database: Database) -> None:
 
 
 async def test_retrieved_stories_are_in_the_prompt(database: Database) -> None:
-    async def retrieve(preset: Preset, newest: str, _payer: object) -> RetrievedStories:
+    async def retrieve(preset: Preset, newest: str, _payer: object) -> StoriesByQuery:
         assert (preset.name, newest) == ("nora", "Was there a storm?")
         return {newest: [Story(0, "A storm took the roof.", 0.9)]}
 

@@ -184,12 +184,12 @@ def translate_status(
     headers: Mapping[str, str],
     body: bytes,
     now: float,
-    parameter_names: Collection[str] = (),
+    quotable_names: Collection[str] = (),
 ) -> RequestFailed:
     """Return the error to raise for an HTTP error response.
 
     The body may be truncated; `now` is in Unix seconds. The provider's own text may contain keys or
-    prompts, so the message quotes only its error codes and the names in `parameter_names`.
+    prompts, so the message quotes only its error codes and the names in `quotable_names`.
     """
     if status >= HTTPStatus.BAD_REQUEST:
         refusal = _find_refusal(endpoint, model, status, body)
@@ -220,7 +220,7 @@ def translate_status(
     elif status == HTTPStatus.BAD_REQUEST and _ERROR_PATTERNS["unreadable_image"].search(body):
         problem = "cannot read an image in the prompt (400); replace the image in the preset"
     else:
-        quoted_details = _quote_codes(body) + _find_named_parameters(body, parameter_names)
+        quoted_details = _quote_codes(body) + _find_named_parameters(body, quotable_names)
         problem = f"rejected the request ({status}{quoted_details}); check the preset's parameters"
     message = f"{endpoint} {problem}"
     return RequestFailed(message, notice=_CONFIGURATION_NOTICE, counts_as_failure=False)
@@ -336,9 +336,9 @@ def _quote_codes(body: bytes) -> str:
     return "".join(f", {code}" for code in dict.fromkeys(codes))
 
 
-def _find_named_parameters(body: bytes, parameter_names: Collection[str]) -> str:
+def _find_named_parameters(body: bytes, quotable_names: Collection[str]) -> str:
     body_words = set(re.findall(rb"[a-z_]+", body))
-    return "".join(f", {name}" for name in parameter_names if name.encode() in body_words)
+    return "".join(f", {name}" for name in quotable_names if name.encode() in body_words)
 
 
 def _find_status(data: bytes, status_by_error_type: Mapping[str, int]) -> int | None:

@@ -38,7 +38,7 @@ from bot.prompting.prompters import (
     strip_ask_command,
 )
 from bot.prompting.speakers import should_tag_turns
-from bot.prompting.text.incremental_map import map_incrementally
+from bot.prompting.text.incremental_map import map_new_items
 from bot.prompting.text.tokens import get_counter, get_counter_for_model
 from bot.templates import names
 from bot.texts.text import marked
@@ -290,8 +290,8 @@ def _to_messages(
     # Earlier turns become the same messages in every prompt of a conversation, so they are reused.
     cache, cache_key = inputs.session.cache, ("messages", preset_name)
     if not uses_tags:
-        return map_incrementally(cache, cache_key, None, turns, to_plain_message)
-    return map_incrementally(cache, cache_key, labels.tagging_context, turns, to_tagged_message)
+        return map_new_items(cache, cache_key, None, turns, to_plain_message)
+    return map_new_items(cache, cache_key, labels.tagging_context, turns, to_tagged_message)
 
 
 def _to_role(turn: Turn, preset_name: str) -> Role:

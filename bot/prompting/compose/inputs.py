@@ -8,7 +8,7 @@ from bot.chat.session import Session, Turn, text_with_attachments
 from bot.prompting.presets.preset import Preset
 from bot.prompting.speakers import SpeakerLabels, label_speakers
 from bot.prompting.text.confusables import strip_hidden_text
-from bot.prompting.text.incremental_map import map_incrementally
+from bot.prompting.text.incremental_map import map_new_items
 from bot.value_class import value_class
 
 
@@ -56,7 +56,7 @@ def gather_inputs(
     newest_turn = Turn("user", text_with_attachments(incoming), incoming.author, incoming.at)
     all_turns = (*session.turns, newest_turn, *answers)
     conversation = incoming.address.conversation
-    turns = map_incrementally(session.cache, "visible", None, all_turns, _strip_hidden_text)
+    turns = map_new_items(session.cache, "visible", None, all_turns, _strip_hidden_text)
     fallback_names = {turn.preset: turn.preset for turn in turns if turn.preset}
     names = {**fallback_names, **(characters or {}), preset.name: preset.character_name}
     quote = incoming.quote

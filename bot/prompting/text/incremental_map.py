@@ -16,7 +16,7 @@ Item = TypeVar("Item")
 Value = TypeVar("Value")
 
 
-def map_incrementally(
+def map_new_items(
     cache: dict[Hashable, Any],
     key: Hashable,
     context: Hashable,

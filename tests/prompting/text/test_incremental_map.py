@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.prompting.text.incremental_map import map_incrementally
+from bot.prompting.text.incremental_map import map_new_items
 
 
 class Shouting:
@@ -19,7 +19,7 @@ class Shouting:
             self.computed.append(text)
             return text.upper() + form
 
-        return " ".join(map_incrementally(self._memo, key, form, texts, shout))
+        return " ".join(map_new_items(self._memo, key, form, texts, shout))
 
     def take(self) -> str:
         computed, self.computed = self.computed, []
