@@ -24,9 +24,9 @@ from bot.storage.memories import MEMORY_DELETE_SQL_NAMES
 from bot.storage.statements import SQL, Unit
 
 _PREPARATION_STATEMENTS = (
-    *("make_lanes_due", "release_everything", "clear_attempts", "drop_presses"),
-    *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes"),
-    *("drop_unfinished_answers", "note_restore"),
+    *("make_lanes_due", "release_everything", "clear_attempts"),
+    *("drop_unfinished_answers", "drop_presses"),  # in this order: only open events are found
+    *("drop_sessions_of_gateways", "drop_forgotten_messages", "drop_notes", "note_restore"),
 )
 _PERSON_DELETIONS = (*PERSON_DELETION_SQL_NAMES, "forget_descriptions", *CHARACTER_DELETIONS)
 _CHANNEL_DELETIONS = (

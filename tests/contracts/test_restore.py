@@ -57,12 +57,15 @@ async def test_unconfirmed_sends_are_looked_up_after_a_restore(store: Store) -> 
     assert (second.state, second.content.text) == (OutboxState.UNKNOWN, "part 1")
 
 
+@pytest.mark.parametrize("event", ["message", "press"])
 @pytest.mark.parametrize("bot_id", ["", "77"])
 async def test_unsent_part_of_an_unfinished_answer_is_not_sent_after_a_restore(
-    store: Store, bot_id: str
+    store: Store, event: str, bot_id: str
 ) -> None:
-    incoming = make_incoming()
-    incoming = replace(incoming, address=replace(incoming.address, bot_id=bot_id))
+    said = make_incoming()
+    address = replace(said.address, bot_id=bot_id)
+    pressed = ButtonPress(address, "p:1", "1", ALICE, "retry", said.at, said.scopes)
+    incoming = pressed if event == "press" else replace(said, address=address)
     await store.inbox.receive([incoming], {})
     claim, message = await begin(store.conversations, incoming.address.conversation)
     await store.conversations.open_part(claim, message, OutgoingPart(0, MessageContent("It gr")))
