@@ -126,6 +126,8 @@ class AgeUnconfirmed(UserError):
 
 
 class RequestRefused(TroupeError):
+    """The console refuses an HTTP request; `status` is the status of its response."""
+
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
         self.status = status
@@ -192,9 +194,9 @@ class Unreachable(PlatformError):
 
 
 class OutcomeUnknown(PlatformError):
-    def __init__(self, message: str, *, has_ended: bool = False) -> None:
+    def __init__(self, message: str, *, request_ended: bool = False) -> None:
         super().__init__(message)
-        self.has_ended = has_ended
+        self.request_ended = request_ended
         """Whether the request has ended, so the platform cannot accept it later."""
 
 
@@ -219,7 +221,7 @@ class ResponseRefused(Refused):
 
 
 class AnswerRefused(Refused):
-    pass
+    """The first message of an answer was refused, so the answer should not be generated."""
 
 
 class BackendError(TroupeError):

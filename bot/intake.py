@@ -321,7 +321,7 @@ class InboxIntake(Intake):
 
     inbox: SqlInbox
     wake_workers: Callable[[Sequence[str]], None]
-    announce: Callable[[Sequence[Incoming]], None] = lambda _messages: None
+    announce_urgent: Callable[[Sequence[Incoming]], None] = lambda _messages: None
     """Announces the stored events before workers wake, so that urgent events overtake others."""
     router: HistoryRouter | None = None
     """Assigns histories; None if events already contain their history."""
@@ -344,7 +344,7 @@ class InboxIntake(Intake):
             await self.inbox.receive(storable_events, cursors)
         else:
             async with self.router.route_events(storable_events) as routed_events:
-                storable_events = [await self._assign_queue(one) for one in routed_events]
+                storable_events = [await self._separate_recap(one) for one in routed_events]
                 await self.inbox.receive(storable_events, cursors)
         for one in messages:
             MESSAGES_RECEIVED.labels(one.address.platform).inc()
@@ -352,12 +352,12 @@ class InboxIntake(Intake):
             turn_name, platform = f"{one.address.source}:{one.external_key}", one.address.platform
             attributes = {"troupe.platform": platform}
             record_span("receive", turn_name, started_at, time.time(), attributes=attributes)
-        self.announce(storable_events)
+        self.announce_urgent(storable_events)
         self.wake_workers(list(dict.fromkeys(one.address.conversation for one in storable_events)))
         if self.settings is not None:
             await _store_new_titles(self.settings, events)
 
-    async def _assign_queue(self, event: Incoming) -> Incoming:
+    async def _separate_recap(self, event: Incoming) -> Incoming:
         """Move a `/recap`, which is slow, and its author's `/stop` to a separate queue."""
         if not isinstance(event, IncomingMessage) or event.wake is None:
             return event

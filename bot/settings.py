@@ -92,14 +92,14 @@ class EmbeddingSettings(BaseModel, extra="forbid"):
 
     @field_validator("kind")
     @classmethod
-    def _check_kind(cls, value: str) -> str:
+    def _check_embedder_kind(cls, value: str) -> str:
         kinds = (*EMBEDDER_KINDS, *plugins.enabled_plugins("embedders"))
         if value not in kinds:
             raise ValueError(f"should be {', '.join(map(repr, kinds[:-1]))} or {kinds[-1]!r}")
         return value
 
     @model_validator(mode="after")
-    def _require_settings_for_kind(self) -> Self:
+    def _require_embedder_fields(self) -> Self:
         self.api_key = resolve_secret(self.api_key, self.api_key_file, "api_key")
         fields = {"openai": ("base_url", "model"), "gguf": ("model_path",), "onnx": ("model_path",)}
         for name in fields.get(self.kind, ()):
@@ -144,7 +144,7 @@ class BudgetSettings(BaseModel, extra="forbid"):
         return any(value is not None for name, value in self if name.endswith(("_day", "_month")))
 
 
-class EventSettings(BaseModel, extra="forbid"):
+class EventWebhookSettings(BaseModel, extra="forbid"):
     """Events sent to another program's webhook: answers, failures, feedback, joined groups."""
 
     url: HttpAddress | None = Field(
@@ -324,7 +324,7 @@ class AccessSettings(BaseModel, extra="forbid"):
         return value
 
     @property
-    def rules(self) -> Mapping[str, str]:
+    def fixed_rules(self) -> Mapping[str, str]:
         """The values of the access rules, by name."""
         targets_by_rule = {"allow": self.allow, "block": self.block}  # a later "block" overrides
         rules = {
@@ -414,8 +414,9 @@ class Settings(BaseSettings):
     console: ConsoleSettings = Field(
         ConsoleSettings(), description="The HTTP server: the console, health and metrics."
     )
-    events: EventSettings = Field(
-        EventSettings(), description="Events posted to another program, without message texts."
+    events: EventWebhookSettings = Field(
+        EventWebhookSettings(),
+        description="Events posted to another program, without message texts.",
     )
     receipt_days: float = Field(
         14, ge=0, description="The number of days for which answers' exact prompts are kept."

@@ -138,14 +138,14 @@ SERVICE_TITLES = {
 
 def find_service(typed_name: str) -> str | None:
     """Return the id of the service that a name such as "Claude" or "open router" means, or None."""
-    word, titles = _keep_letters(typed_name), SERVICE_TITLES
-    keys = {name: (_keep_letters(name), _keep_letters(titles[name])) for name in sorted(titles)}
+    word, titles = _keep_alnum(typed_name), SERVICE_TITLES
+    keys = {name: (_keep_alnum(name), _keep_alnum(titles[name])) for name in sorted(titles)}
     exact_matches = [name for name, names in keys.items() if word in names]
     matches = exact_matches or [name for name, (_, title) in keys.items() if word and word in title]
     return min(matches, key=lambda name: len(titles[name]), default=None)
 
 
-def _keep_letters(text: str) -> str:
+def _keep_alnum(text: str) -> str:
     return "".join(char for char in text.casefold() if char.isalnum())
 
 
@@ -221,7 +221,7 @@ ADMIN_CODE_TIMEOUT_SECONDS = 300.0
 _ADMIN_CODE_LENGTH = 6
 
 
-def platforms_with_tokens() -> Sequence[PlatformSpec]:
+def platforms_using_tokens() -> Sequence[PlatformSpec]:
     """Return the platforms where a bot account is set up with a token."""
     return [spec for spec in platform_specs() if spec.account_setup is not None]
 
@@ -243,7 +243,7 @@ async def open_account_setup(
         await account.close()
 
 
-async def find_token_source(spec: PlatformSpec, settings: Settings) -> Text:
+async def token_directions(spec: PlatformSpec, settings: Settings) -> Text:
     """Return a text that says where to get a bot token on a platform."""
     async with open_account_setup(spec, settings, "") as account:
         return account.token_source
@@ -288,7 +288,7 @@ class BotStep:
     code_wait_task: asyncio.Task[None] | None = None
 
     @property
-    def is_waiting(self) -> bool:
+    def awaits_code(self) -> bool:
         return self.code_wait_task is not None and not self.code_wait_task.done()
 
 
@@ -315,10 +315,10 @@ class SetupSteps:
         return [
             {
                 "kind": spec.kind,
-                "token_source": await find_token_source(spec, settings),
+                "token_source": await token_directions(spec, settings),
                 "is_configured": spec in settings.configured_platforms,
             }
-            for spec in platforms_with_tokens()
+            for spec in platforms_using_tokens()
             if settings.platform_settings(spec) is not None
         ]
 
@@ -331,7 +331,7 @@ class SetupSteps:
 
     async def check_token(self, kind: str, token: str) -> BotStep:
         """Check a token, and add its bot to the choices; raise `PlatformError` if it is wrong."""
-        spec = next((one for one in platforms_with_tokens() if one.kind == kind), None)
+        spec = next((one for one in platforms_using_tokens() if one.kind == kind), None)
         if spec is None:
             raise UserError(translatable("There is no such platform."))
         account = await inspect_account(spec, self._settings, token)
@@ -393,7 +393,7 @@ class SetupSteps:
         model = self.model.variables if self.model is not None else {}
         return {**bot_variables(tokens, all_admins, self._settings), **model}
 
-    def variables_to_set(self) -> Sequence[str]:
+    def names_to_write(self) -> Sequence[str]:
         """Return the variables that `write_choices` will set, without those that it removes."""
         return [name for name, value in self.variables().items() if value is not None]
 
@@ -402,7 +402,7 @@ class SetupSteps:
 
     async def write_choices(self) -> Sequence[str]:
         """Write the variables; return the names that the environment overrides."""
-        variables, names = self.variables(), self.variables_to_set()
+        variables, names = self.variables(), self.names_to_write()
         if not variables:
             raise UserError(translatable("Check a token or a model first."))
         await asyncio.to_thread(write_variables, self._env_file, variables)

@@ -85,7 +85,7 @@ def _text_tool(
 
 
 _log = structlog.get_logger(__name__)
-MAX_TOOL_TOKENS = 12_000
+MAX_CALL_AND_RESULT_TOKENS = 12_000
 MAX_RESULT_TOKENS = 1000
 """The maximum number of tokens that a result adds to a prompt, estimated with cl100k_base."""
 
@@ -233,11 +233,11 @@ _HALF_EXCERPT_CHARS = _MAX_EXCERPT_CHARS // 2
 
 def history_tool(
     load_turns: Callable[[], Awaitable[Sequence[Turn]]],
-    create_tagger: Callable[[Sequence[Turn]], Callable[[Turn, str], str]],
+    create_speaker_tagger: Callable[[Sequence[Turn]], Callable[[Turn, str], str]],
 ) -> Tool:
     """Return a tool that searches earlier messages.
 
-    `create_tagger` takes all turns; it returns a function that tags a turn's text with its speaker.
+    `create_speaker_tagger` takes all turns; its result tags a turn's text with its speaker.
     """
 
     async def run(query: str) -> str:
@@ -248,7 +248,7 @@ def history_tool(
         matches = [turn for turn in turns if all(word in turn.text.casefold() for word in words)]
         if not matches:
             return "nothing was found"
-        tag_with_speaker = create_tagger(turns)
+        tag_with_speaker = create_speaker_tagger(turns)
         return "\n".join(
             f"{turn.at:%Y-%m-%d %H:%M} {tag_with_speaker(turn, _cut_excerpt(turn.text, words[0]))}"
             for turn in matches[-_MAX_MESSAGES:]

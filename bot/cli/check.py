@@ -242,7 +242,7 @@ async def _test_database(settings: Settings) -> str:
 
 async def _describe_access(settings: Settings) -> str:
     """Return the rules on who may use the bot everywhere, from the settings and `/access`."""
-    fixed_rules, chat_rules = settings.access.rules, dict[str, str]()
+    fixed_rules, chat_rules = settings.access.fixed_rules, dict[str, str]()
     with contextlib.suppress(StoreError):  # the check "database" reports the problem
         async with open_database(settings.sqlalchemy_url, settings.text_encryption) as database:
             chat_settings = SqlChatSettings(database, SystemClock())

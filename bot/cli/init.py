@@ -39,13 +39,13 @@ from bot.setup import (
     bot_variables,
     find_local_services,
     find_service,
-    find_token_source,
     generate_admin_code,
     inspect_account,
     list_models,
     open_account_setup,
-    platforms_with_tokens,
+    platforms_using_tokens,
     read_variable_names,
+    token_directions,
     try_model,
     write_variables,
 )
@@ -353,7 +353,7 @@ def _choose_bots(
     tokens: Mapping[str, str | None], settings: Settings, *, check: bool, yes: bool
 ) -> Sequence[BotStep]:
     steps = []
-    for spec in platforms_with_tokens():
+    for spec in platforms_using_tokens():
         token = tokens.get(spec.kind)
         if token is not None:
             steps.append(_find_bot(spec, token, settings) if check else BotStep(spec, token, None))
@@ -365,7 +365,7 @@ def _choose_bots(
 def _ask_for_bot(spec: PlatformSpec, settings: Settings) -> BotStep | None:
     """Ask for a bot's token until one works; return None if skipped."""
     name = spec.kind.capitalize()
-    print_line(f"\n{name}: get a bot's token from {asyncio.run(find_token_source(spec, settings))}")
+    print_line(f"\n{name}: get a bot's token from {asyncio.run(token_directions(spec, settings))}")
     while True:
         token = _ask(f"Token for {name} (it is not shown; Enter: skip):", is_secret=True)
         if not token:

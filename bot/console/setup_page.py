@@ -30,7 +30,7 @@ class SetupPage(RouteGroup):
     @route(f"GET {SETUP_PATH}", ApiScope.OPERATE, template=_TEMPLATE_NAME)
     async def show(self) -> Values:
         """Show the setup steps, and the models of model servers on this machine."""
-        is_waiting = any(one.is_waiting for one in self.steps.bots.values())  # refreshed every 2 s
+        is_waiting = any(one.awaits_code for one in self.steps.bots.values())  # refreshed every 2 s
         return await self._load_page_values(found={} if is_waiting else await find_local_services())
 
     async def _load_page_values(self, **values: object) -> Values:
@@ -81,7 +81,7 @@ class SetupPage(RouteGroup):
 
     @route(f"POST {SETUP_PATH}/write", ApiScope.OPERATE, template=_TEMPLATE_NAME)
     async def write(self, request: ConsoleRequest) -> Values:
-        names = self.steps.variables_to_set()
+        names = self.steps.names_to_write()
         try:
             overridden_names = await self.steps.write_choices()
         except SettingsError as error:

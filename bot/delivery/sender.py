@@ -226,7 +226,7 @@ class Sender:
             else:
                 outcome = "unknown"
                 elapsed_seconds = self.clock.monotonic() - request_sent_at
-                search_delay = self._message_search_delay(row, request_ended=error.has_ended)
+                search_delay = self._message_search_delay(row, request_ended=error.request_ended)
                 backoff = max(0.0, search_delay - elapsed_seconds)
         except Refused as error:
             outcome = "refused"

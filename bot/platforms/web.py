@@ -48,11 +48,11 @@ SPEC = PlatformSpec(
 
 
 def to_incoming(
-    channel: WebChannel, message: WebMessage, original: WebMessage | None, known_revision: int
+    channel: WebChannel, message: WebMessage, replied_to: WebMessage | None, last_read_revision: int
 ) -> Incoming | None:
     """Convert a new or changed message to an event; return None if it needs no event.
 
-    The message is new if it was added after `known_revision`; otherwise it was edited or deleted.
+    It is new if it was added after `last_read_revision`; otherwise, it was edited or deleted.
     """
     author, address, key = message.author, channel.address, inbox_key(channel.id, message)
     if author is None or message.is_note:
@@ -71,21 +71,21 @@ def to_incoming(
             is_age_restricted=True,
             locale=channel.locale,
         )
-    is_new = message.position > known_revision
+    is_new = message.position > last_read_revision
     if is_new and (message.is_copied or message.is_deleted):
         return None
     if message.is_deleted:
         return MessageDeletion(
             address, f"{key}:deleted", (message.id,), message.at, (address.lane,)
         )
-    incoming = to_incoming_message(channel, message, author, original)
+    incoming = to_incoming_message(channel, message, author, replied_to)
     if is_new:
         return incoming
     return MessageEdit(f"{key}:{message.revision}", incoming, message.edited_at or message.at)
 
 
 def to_incoming_message(
-    channel: WebChannel, message: WebMessage, author: Person, original: WebMessage | None
+    channel: WebChannel, message: WebMessage, author: Person, replied_to: WebMessage | None
 ) -> IncomingMessage:
     """Convert a web message to a received message.
 
@@ -97,10 +97,10 @@ def to_incoming_message(
         text = text[mention_match.end() :]
     has_one_person = len(channel.people) == 1
     address = channel.address
-    is_reply_to_bot = original is not None and original.author is None
+    is_reply_to_bot = replied_to is not None and replied_to.author is None
     quote = None
-    if original is not None:
-        quote = Quote(original.author, original.id, original.text, is_ours=is_reply_to_bot)
+    if replied_to is not None:
+        quote = Quote(replied_to.author, replied_to.id, replied_to.text, is_ours=is_reply_to_bot)
     if text.startswith("/"):
         wake_reason: WakeReason | None = WakeReason.COMMAND
     elif has_one_person:
@@ -260,18 +260,18 @@ class WebPlatform(LocalPlatform, SilenceExplainer):
         await self._channels.add(message.address.chat, [replace(note, reply_to=message.message_id)])
 
     async def _read_changes(self, channel: WebChannel, intake: Intake) -> None:
-        known_revision = self._last_read_revisions.get(channel.id, 0)
+        last_read_revision = self._last_read_revisions.get(channel.id, 0)
         changed_messages = await self._channels.list_changed_messages(
-            channel.id, known_revision, _MAX_CHANGES_PER_READ
+            channel.id, last_read_revision, _MAX_CHANGES_PER_READ
         )
         events: list[Incoming] = []
         for message in changed_messages:
             if message.author is None:
                 continue
-            original = None
+            replied_to = None
             if message.reply_to is not None and message.press is None:
-                original = await self._channels.find(channel.id, message.reply_to)
-            event = to_incoming(channel, message, original, known_revision)
+                replied_to = await self._channels.find(channel.id, message.reply_to)
+            event = to_incoming(channel, message, replied_to, last_read_revision)
             is_refused = isinstance(event, ButtonPress) and await self._refuse_press_if_forbidden(
                 channel, message, event
             )

@@ -41,7 +41,7 @@ from bot.service.backends import find_preset_problems
 from bot.service.container import Container
 from bot.service.policy import describe_policy
 from bot.settings import ConsoleSettings, Settings
-from bot.setup import SetupSteps, platforms_with_tokens
+from bot.setup import SetupSteps, platforms_using_tokens
 from bot.storage.database import Database
 from bot.storage.events import EventLog
 from bot.storage.operation import AuditLog
@@ -154,7 +154,7 @@ class ConsoleContainer:
             translatable("Model"): bool(used_providers),
             **{
                 spec.kind.title(): spec in settings.configured_platforms
-                for spec in platforms_with_tokens()
+                for spec in platforms_using_tokens()
             },
             translatable("Budgets"): bool(settings.budgets.model_fields_set),
         }

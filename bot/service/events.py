@@ -12,7 +12,7 @@ import structlog
 from bot.errors import StoreError
 from bot.ports import Clock
 from bot.runtime.http_client import ConnectionFailed, HttpClient
-from bot.settings import EventSettings
+from bot.settings import EventWebhookSettings
 from bot.storage.events import EventKind, EventLog, EventRow
 
 _log = structlog.get_logger(__name__)
@@ -28,7 +28,7 @@ _REFUSAL_STATUSES = {400, 413, 422}
 class EventSender:
     """Sends webhook events, each kind in order; runs in one process at a time."""
 
-    settings: EventSettings
+    settings: EventWebhookSettings
     events: EventLog
     clock: Clock
 

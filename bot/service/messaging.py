@@ -235,7 +235,7 @@ class MessagingContainer(StorageContainer, ABC):
             self.settings.admins,
             self.read_author_roles,
             local_platforms=local_platforms,
-            fixed_rules=self.settings.access.rules,
+            fixed_rules=self.settings.access.fixed_rules,
             reports_refusals=self.settings.access.tell,
         )
 

@@ -34,7 +34,7 @@ from bot.routing.presets import INSTALLATION, ActivePreset
 from bot.runtime.plugins import HOOKS
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import translatable
-from bot.tools import MAX_TOOL_TOKENS, reaction_line
+from bot.tools import MAX_CALL_AND_RESULT_TOKENS, reaction_line
 from bot.turn.limits.refusals import OperatorNotices
 from bot.turn.limits.slots import ProviderSlots, Urgency
 from bot.turn.limits.spending import Spending, list_usages
@@ -184,7 +184,7 @@ class ModelRequests:
         )
         show_wait = partial(_show_wait, stop, None if context.replaced_part_names else live_reply)
         urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
-        token_limit = fitted_prompt.tokens + (MAX_TOOL_TOKENS if tools else 0)
+        token_limit = fitted_prompt.tokens + (MAX_CALL_AND_RESULT_TOKENS if tools else 0)
         cost = self.spending.reserve_cost(preset, message, fitted_prompt.prompt, token_limit)
         async with cost as reservation:
             slot = self.slots.hold(preset.provider, stop, show_wait, chat=lane, urgency=urgency)

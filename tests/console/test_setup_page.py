@@ -144,7 +144,7 @@ async def test_setup_works_in_chinese_and_a_bot_can_be_removed_again(
     token = {"telegram": platforms.telegram.token, "discord": platforms.discord.token}[kind]
     accepted = await (await send(console, f"{kind}/token", token=token)).text()
     asked = await (await send(console, f"{kind}/admin")).text()
-    assert [one.is_waiting for one in steps.bots.values()] == [True]
+    assert [one.awaits_code for one in steps.bots.values()] == [True]
     dropped = await (await send(console, f"{kind}/forget")).text()
 
     assert steps.bots == {}

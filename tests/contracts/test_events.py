@@ -27,7 +27,7 @@ from bot.errors import SettingsError
 from bot.runtime.clock import SystemClock
 from bot.runtime.tasks import cancel_and_wait
 from bot.service.events import EventSender
-from bot.settings import EventSettings, read_settings
+from bot.settings import EventWebhookSettings, read_settings
 from bot.storage.database import parse_url
 from bot.storage.events import DRILL_PLATFORM, EventLog
 from bot.storage.postgres import to_dsn
@@ -81,7 +81,7 @@ async def sending(store: Store, receiver: Receiver, clock: HastyClock) -> AsyncI
     app = web.Application()
     app.router.add_post("/hook", receiver.receive)
     async with TestServer(app) as server:
-        settings = EventSettings(url=str(server.make_url("/hook")), secret=SecretStr(SECRET))
+        settings = EventWebhookSettings(url=str(server.make_url("/hook")), secret=SecretStr(SECRET))
         events = EventLog(store.database, clock)
         task = asyncio.create_task(EventSender(settings, events, clock).run())
         await wait_until(lambda: clock.waits)

@@ -317,7 +317,7 @@ async def test_search_for_a_message_starts_early_if_its_request_ended(
 ) -> None:
     delivery = Delivery(database, WITHOUT_NONCES)
     delivery.sender._success_times["telegram:6"] = delivery.clock.monotonic()
-    delivery.surface.fail_next("send", *[OutcomeUnknown("500", has_ended=True)] * 5)
+    delivery.surface.fail_next("send", *[OutcomeUnknown("500", request_ended=True)] * 5)
     await delivery.queue("poison", "next")
     await deliver(delivery, messages=2, within=10)
     assert await delivery.states() == [OutboxState.DEAD, OutboxState.SENT, OutboxState.SENT]

@@ -43,8 +43,8 @@ _LIST_EMOJIS = RestEndpoint("GET", "/applications/{}/emojis")
 _ADD_EMOJI = RestEndpoint("POST", "/applications/{}/emojis")
 _DELETE_EMOJI = RestEndpoint("DELETE", "/applications/{}/emojis/{}")
 _EMOJI_URL = "https://cdn.discordapp.com/emojis/{}.png"
-_PICTURE_NAME_PREFIX = "troupe_"
-_PICTURE_HASH_CHARS = 24  # a name has up to 32
+_EMOJI_NAME_PREFIX = "troupe_"
+_EMOJI_NAME_HASH_CHARS = 24  # a name has up to 32
 _log = structlog.get_logger(__name__)
 _OPEN_THREAD = RestEndpoint("POST", "/channels/{}/messages/{}/threads")
 _MAX_THREAD_TITLE_CHARS = 100
@@ -142,7 +142,7 @@ def to_webhook_name(name: str) -> str:
     return f"{valid_name}." if valid_name.lower() in _RESERVED_NAMES else valid_name or WEBHOOK_NAME
 
 
-class CharacterPictures:
+class PictureEmojis:
     """Hosts the pictures of characters as application emojis, whose URLs never expire.
 
     Webhooks need a URL for a picture, and the URLs of attachments expire.
@@ -159,7 +159,7 @@ class CharacterPictures:
     async def upload_picture(self, png: bytes) -> str:
         """Upload a picture unless it was uploaded before, and return its URL."""
         self._previous_used_urls = None
-        name = _PICTURE_NAME_PREFIX + hashlib.sha256(png).hexdigest()[:_PICTURE_HASH_CHARS]
+        name = _EMOJI_NAME_PREFIX + hashlib.sha256(png).hexdigest()[:_EMOJI_NAME_HASH_CHARS]
         emoji_id = next((one.id for one in await self._list_emojis() if one.name == name), None)
         if emoji_id is None:
             image_data_url = f"data:image/png;base64,{base64.b64encode(png).decode()}"
@@ -184,7 +184,7 @@ class CharacterPictures:
             self._application_id = application.id
         response = await self._rest.call(_LIST_EMOJIS, self._application_id)
         emojis = decode_response(response, _EmojiList).items
-        return [one for one in emojis if one.name.startswith(_PICTURE_NAME_PREFIX)]
+        return [one for one in emojis if one.name.startswith(_EMOJI_NAME_PREFIX)]
 
 
 class _Emoji(msgspec.Struct):

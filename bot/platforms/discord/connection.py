@@ -97,11 +97,11 @@ class ShardClient(DiscordClient):
 
     @override
     async def before_identify_hook(self, shard_id: int | None, *, initial: bool = False) -> None:
-        """Do nothing: `IdentifyLimits.wait_for_turn` has already waited."""
+        """Do nothing: `IdentifyLimits.gateway_url_at_turn` has already waited."""
 
     @override
     async def close(self) -> None:
-        self.drop_held_events()
+        self.drop_events_of_unloaded_guilds()
         await super().close()
 
     @override
@@ -131,7 +131,7 @@ class ShardClient(DiscordClient):
             self.last_handled_sequence = sequence
             self.parse(decode_event(event_json), super().handle_event)
 
-    def drop_held_events(self) -> None:
+    def drop_events_of_unloaded_guilds(self) -> None:
         """Drop the events held for unloaded guilds; they are received or fetched again later."""
         for task in self._loading_tasks:
             task.cancel()
@@ -142,7 +142,7 @@ class ShardClient(DiscordClient):
             _log.info("discord_resuming", shard=self.shard.name)
             await self.open_socket(session, session.resume_url or self._gateway_url)
             return
-        async with self._identify_limits.wait_for_turn(self.shard.number) as gateway_url:
+        async with self._identify_limits.gateway_url_at_turn(self.shard.number) as gateway_url:
             _log.info("discord_identifying", shard=self.shard.name)
             await self.open_socket(None, self._gateway_url or gateway_url)
 

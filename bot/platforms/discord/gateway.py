@@ -39,13 +39,13 @@ class SessionResumed:
     """A session was resumed. Discord has replayed all missed events, so later events are new."""
 
 
-Acknowledgment: TypeAlias = asyncio.Future[bool | None]
+IsPublicFuture: TypeAlias = asyncio.Future[bool | None]
 
 
 @value_class
 class CommandReceived:
     interaction: discord.Interaction
-    acknowledgment: Acknowledgment
+    acknowledgment: IsPublicFuture
     """Done when the command is acknowledged; its result is whether everyone sees the response, or
     None if Discord rejected the acknowledgment."""
 
@@ -120,15 +120,15 @@ class Gateway(ShardClient):
 
     def on_connect(self) -> None:
         """Queue a `SessionStarted` event after an IDENTIFY."""
-        self._mark_guilds_known()
-        self.drop_held_events()  # their messages are fetched from the channels
+        self._set_guilds_known_event()
+        self.drop_events_of_unloaded_guilds()  # their messages are fetched from the channels
         self._current_session = SessionStarted(utcnow())
         _log.info("discord_session_started")
         self._queue_event(self._current_session)
 
     def on_ready(self) -> None:
         self._is_ready = True
-        self._mark_guilds_known()
+        self._set_guilds_known_event()
 
     def on_resumed(self) -> None:
         self._is_ready = True
@@ -214,7 +214,7 @@ class Gateway(ShardClient):
         if self._is_ready and has_just_joined and guild.channels:
             self.on_guild_join(guild)
 
-    def _queue_command(self, interaction: discord.Interaction) -> Acknowledgment | None:
+    def _queue_command(self, interaction: discord.Interaction) -> IsPublicFuture | None:
         """Queue a command and return its acknowledgment.
 
         Return None for other interactions, and for commands that open a form.
@@ -238,7 +238,7 @@ class Gateway(ShardClient):
         task.add_done_callback(self._response_tasks.discard)
 
     async def respond(
-        self, interaction: discord.Interaction, acknowledgment: Acknowledgment | None
+        self, interaction: discord.Interaction, acknowledgment: IsPublicFuture | None
     ) -> None:
         """Respond to an interaction. For a queued command, set the result of `acknowledgment`."""
         try:
@@ -340,7 +340,7 @@ class Gateway(ShardClient):
             return False
         return True
 
-    def _mark_guilds_known(self) -> None:
+    def _set_guilds_known_event(self) -> None:
         if self._current_session is not None:
             self._current_session.guilds_known_event.set()
 

@@ -42,10 +42,10 @@ EventHandler = Callable[..., None]
 """Handles an event; called with discord.py's event name, such as "message", and its arguments."""
 PARSE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
 """Errors that discord.py raises if an event has unexpected fields."""
-_ESSENTIAL_MESSAGE_FIELDS = frozenset(
+_FIELDS_OF_THIRD_PARSE = frozenset(
     {"id", "channel_id", "guild_id", "webhook_id", "author", "type", "content", "timestamp"}
 )
-_IMPORTANT_MESSAGE_FIELDS = _ESSENTIAL_MESSAGE_FIELDS | {
+_FIELDS_OF_SECOND_PARSE = _FIELDS_OF_THIRD_PARSE | {
     "mentions",
     "mention_roles",
     "message_reference",
@@ -215,6 +215,6 @@ def parse_readable_fields(parse: ParseFunction, message: Payload) -> None:
     except PARSE_ERRORS as error:
         _log.warning("discord_message_parts_skipped", reason=type(error).__name__)
     try:
-        parse({key: value for key, value in message.items() if key in _IMPORTANT_MESSAGE_FIELDS})
+        parse({key: value for key, value in message.items() if key in _FIELDS_OF_SECOND_PARSE})
     except PARSE_ERRORS:
-        parse({key: value for key, value in message.items() if key in _ESSENTIAL_MESSAGE_FIELDS})
+        parse({key: value for key, value in message.items() if key in _FIELDS_OF_THIRD_PARSE})

@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address, IncomingMessage, MediaItem, Request, source_name
 from bot.errors import PlatformError, Refused, StoreError, TokenRejected, Unreachable
-from bot.platforms.discord.channels import CharacterPictures
+from bot.platforms.discord.channels import PictureEmojis
 from bot.platforms.discord.commands import to_command_payload, to_message_command_payload
 from bot.platforms.discord.gateway import Gateway
 from bot.platforms.discord.incoming import to_incoming_message
@@ -40,7 +40,7 @@ from bot.texts.text import Text, translatable
 T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
-_API_HOSTS = frozenset({"discord.com", "discordapp.com"})
+_OFFICIAL_API_HOSTS = frozenset({"discord.com", "discordapp.com"})
 _FILE_HOSTS = frozenset({"cdn.discordapp.com", "media.discordapp.net"})
 _DOWNLOAD_TIMEOUT_SECONDS = 20.0
 _ROLE_CACHE_SECONDS = 30.0
@@ -65,7 +65,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         self._context = context
         self._token = BotToken(settings, context.clock)
         self._rest = RestClient(self._token)
-        self._pictures = CharacterPictures(self._rest)
+        self._pictures = PictureEmojis(self._rest)
         self.surface = DiscordSurface(self._rest, uses_webhooks=settings.faces)
         name = source_name("discord", context.bot_id)
         self._identify_limits = IdentifyLimits(self._rest, context.take_lease, name, context.clock)
@@ -125,7 +125,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
                 await self._token.wait_for_retry(token, error)
 
     async def _receive_from_shard(self, shard_name: str, intake: Intake, token: str) -> None:
-        shard, bot = Shard.from_name(shard_name), await self._read_bot_object()
+        shard, bot = Shard.from_name(shard_name), await self._read_bot_user_object()
         arguments = self._settings, self._rest, self._context, bot, shard, self._identify_limits
         async with Gateway(*arguments) as gateway:
             await gateway.login(token)
@@ -174,7 +174,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         before_field = {"before": message.message_id} if message.message_id else {}
         query = {"limit": str(limit), **before_field}
         response = await self._rest.call(READ_MESSAGES, message.address.chat, query=query)
-        bot = await self._read_bot_object()
+        bot = await self._read_bot_user_object()
         messages = decode_response(response, list[dict[str, Any]])
         earlier_messages = (self._parse_message(message, bot, one) for one in reversed(messages))
         return [one for one in earlier_messages if one is not None]
@@ -182,7 +182,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
     @override
     async def read_thread_starter(self, message: IncomingMessage) -> IncomingMessage | None:
         thread_id, *parent_ids = [scope.rpartition(":")[2] for scope in message.scopes]
-        bot = await self._read_bot_object()
+        bot = await self._read_bot_user_object()
         for chat in (*parent_ids[:1], thread_id):  # a forum post contains its first message itself
             with contextlib.suppress(Refused):
                 response = await self._rest.call(READ_MESSAGE, chat, thread_id)
@@ -208,7 +208,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
         # The parser has no guilds, so the scopes are those of the nearby message.
         return incoming and replace(incoming, scopes=neighbor.scopes)
 
-    async def _read_bot_object(self) -> discord.Object:
+    async def _read_bot_user_object(self) -> discord.Object:
         return discord.Object((await self._rest.read_bot_user()).id)
 
     @functools.cached_property
@@ -268,7 +268,7 @@ class DiscordPlatform(ShardedPlatform, HistoryReader, FileSource, PrivateChats, 
 def _is_hosted_by_discord(source: str, api_base: str) -> bool:
     """Return whether a URL is on Discord's file servers, or on the configured API server."""
     file_url, api_url = urlsplit(source), urlsplit(api_base)
-    if api_url.hostname in _API_HOSTS:
+    if api_url.hostname in _OFFICIAL_API_HOSTS:
         return file_url.scheme == "https" and file_url.netloc in _FILE_HOSTS
     return (file_url.scheme, file_url.netloc) == (api_url.scheme, api_url.netloc)
 

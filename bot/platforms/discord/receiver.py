@@ -32,7 +32,7 @@ StoreResultT = TypeVar("StoreResultT")
 GuildChannel = discord.TextChannel | discord.VoiceChannel | discord.StageChannel | discord.Thread
 
 _log = structlog.get_logger(__name__)
-_MAX_ANSWERABLE_AGE = timedelta(hours=24)  # older messages are not fetched
+_MAX_FETCHED_AGE = timedelta(hours=24)  # older messages are not fetched
 _MAX_CURSOR_AGE = timedelta(days=7)
 _MAX_CHANNELS = 500
 _MAX_CONCURRENT_READS = 5
@@ -41,7 +41,7 @@ _CATCH_UP_TIMEOUT_SECONDS = 120.0
 _STORE_RETRY_SECONDS = 2.0
 _ACKNOWLEDGMENT_TIMEOUT_SECONDS = 4.0
 _SECONDS_BETWEEN_SAVES = 1.0
-_MAX_MESSAGE_DELAY = timedelta(seconds=60)  # after newer messages in other channels
+_MAX_OUT_OF_ORDER_DELAY = timedelta(seconds=60)  # after newer messages in other channels
 
 
 class MessageReceiver:
@@ -167,7 +167,7 @@ class MessageReceiver:
                     tasks.create_task(self._catch_up_channel(channel, after_id, pending_channels))
         except TimeoutError:
             _log.warning("discord_channels_not_caught_up", channels=len(pending_channels))
-            self._cursors.freeze_cursors(pending_channels)
+            self._cursors.freeze_cursors_until_load(pending_channels)
         else:
             await self._store((), self._cursors.finish_catch_up(session.at))
 
@@ -216,7 +216,7 @@ class MessageReceiver:
             and snowflake_time(message_id) > now - _MAX_CURSOR_AGE
         }
         channels = sorted(unread_channels.items(), key=lambda item: item[1], reverse=True)
-        min_id = time_snowflake(now - _MAX_ANSWERABLE_AGE)
+        min_id = time_snowflake(now - _MAX_FETCHED_AGE)
         return [(channel, max(after_id, min_id)) for channel, after_id in channels[:_MAX_CHANNELS]]
 
     def _readable_channels(self) -> Iterator[GuildChannel]:
@@ -280,7 +280,7 @@ class ChannelCursors:
         possible_start_ids = [self._session_start_id] if self._session_start_id else []
         if self.newest_stored_ids:
             newest_message_time = snowflake_time(max(self.newest_stored_ids.values()))
-            possible_start_ids.append(time_snowflake(newest_message_time - _MAX_MESSAGE_DELAY))
+            possible_start_ids.append(time_snowflake(newest_message_time - _MAX_OUT_OF_ORDER_DELAY))
         return max(possible_start_ids, default=None)
 
     def start_catch_up(self) -> dict[str, str]:
@@ -296,7 +296,7 @@ class ChannelCursors:
             f"{self._shard_prefix}connected": str(self._session_start_id),
         }
 
-    def freeze_cursors(self, channel_ids: Iterable[int]) -> None:
+    def freeze_cursors_until_load(self, channel_ids: Iterable[int]) -> None:
         """Stop advancing the cursors of channels with missing messages, until the next `load`."""
         self._frozen_channel_ids.update(channel_ids)
 

@@ -23,7 +23,7 @@ from bot.texts.text import translatable
 from bot.value_class import value_class
 
 _MAX_BUCKETS = 1000
-_MAX_SENT_TIMES = 100
+_MAX_KEPT_SENT_TIMES = 100
 _LIMIT_HEADER, _REMAINING_HEADER = "x-ratelimit-limit", "x-ratelimit-remaining"
 _RESET_AFTER_HEADER, _BUCKET_HEADER = "x-ratelimit-reset-after", "x-ratelimit-bucket"
 
@@ -41,7 +41,7 @@ class RateLimitBucket:
         self._limit = self._remaining_requests = math.inf
         self._resets_at = -math.inf
         self._window_seconds = 0.0  # the length of the longest window so far
-        self._sent_times: deque[float] = deque(maxlen=_MAX_SENT_TIMES)  # oldest first
+        self._sent_times: deque[float] = deque(maxlen=_MAX_KEPT_SENT_TIMES)  # oldest first
 
     def seconds_until_free(self, now: float) -> float:
         """Return the seconds until a request is allowed, or 0 if one is allowed now."""

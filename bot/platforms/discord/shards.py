@@ -118,7 +118,7 @@ class IdentifyLimits:
         self._free_after: dict[int, float] = {}  # by bucket, in monotonic time
 
     @asynccontextmanager
-    async def wait_for_turn(self, shard_number: int) -> AsyncIterator[str]:
+    async def gateway_url_at_turn(self, shard_number: int) -> AsyncIterator[str]:
         """Yield the gateway URL once a shard may IDENTIFY; lock its bucket until the block ends."""
         gateway_info = await self._wait_for_identify_budget()
         bucket = shard_number % max(1, gateway_info.session_start_limit.max_concurrency)

@@ -194,8 +194,8 @@ def translate_error(error: Exception) -> errors.PlatformError:
         case TimeoutError():
             return errors.OutcomeUnknown("Telegram did not answer in time")
         case exceptions.TelegramServerError():
-            message = f"Telegram reported an internal error: {error.message}"
-            return errors.OutcomeUnknown(message, has_ended=error.message == _INTERNAL_ERROR_TEXT)
+            text = f"Telegram reported an internal error: {error.message}"
+            return errors.OutcomeUnknown(text, request_ended=error.message == _INTERNAL_ERROR_TEXT)
         case exceptions.TelegramConflictError():
             return PollingConflict(
                 "another process polls with this bot's token; stop it, or use another bot"
@@ -271,7 +271,7 @@ class JsonSession(BaseSession):
         except (msgspec.DecodeError, UnicodeDecodeError):
             answer = _ApiResponse()
         if not (answer.ok and HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES):
-            self.check_response(bot, _UntypedMethod(), status, content.decode())
+            self.check_response(bot, _PlaceholderMethod(), status, content.decode())
         return answer.result
 
     @override
@@ -316,7 +316,7 @@ class _ApiResponse(msgspec.Struct):
     result: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _UntypedMethod(TelegramMethod[Any]):
+class _PlaceholderMethod(TelegramMethod[Any]):
     """A placeholder, because aiogram's errors require a method."""
 
     __returning__ = Any

@@ -200,7 +200,7 @@ def to_incoming_message(
         return None
     is_forward = message.forward_origin is not None and not message.is_automatic_forward
     if is_forward:
-        wake_reason, text = _wake_reason_and_quote(message, whole_text)
+        wake_reason, text = _wake_and_forward_text(message, whole_text)
     else:
         wake_reason, text = _wake_reason_and_text(message, content, whole_text, bot, commands)
     number, person = message.ephemeral_message_id, message.from_user
@@ -423,7 +423,7 @@ def _list_mentions(message: types.Message, content: str, bot: types.User) -> tup
     )
 
 
-def _wake_reason_and_quote(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
+def _wake_and_forward_text(message: types.Message, content: str) -> tuple[WakeReason | None, str]:
     """Return a forwarded message's wake reason, and its text as a quote."""
     wake_reason = WakeReason.DM if message.chat.type == ChatType.PRIVATE else None
     if not content.strip():

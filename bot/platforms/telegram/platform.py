@@ -96,18 +96,18 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
 
     @override
     async def run(self, intake: Intake) -> None:
-        self._bot = bot = await self._retry_until_answered(lambda: self._api.call(GetMe()))
+        self._bot = bot = await self._retry_until_success(lambda: self._api.call(GetMe()))
         if self.webhook_path is not None:
             await register_commands(self._api, self._context.commands)
             await self._maintain_webhook()
         webhook_deletion = DeleteWebhook(drop_pending_updates=False)
-        await self._retry_until_answered(lambda: self._api.call(webhook_deletion))
+        await self._retry_until_success(lambda: self._api.call(webhook_deletion))
         await register_commands(self._api, self._context.commands)
         await self._moved_chats.load(intake)
         offset = find_cursor_number(await intake.cursors(self._cursor_name), self._cursor_name)
         try:
             while True:
-                updates = await self._retry_until_answered(partial(self._get_updates, offset))
+                updates = await self._retry_until_success(partial(self._get_updates, offset))
                 parsed_updates = parse_updates(updates)
                 cursors = dict(self._moved_chats.record_moves(parsed_updates))
                 events = self._convert_updates(parsed_updates, bot)
@@ -124,7 +124,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
                 offset = next_offset
                 cursors[self._cursor_name] = str(offset)
                 store_events = partial(self._store_with_retries, intake)
-                await self._store_and_acknowledge(events, cursors, store_events)
+                await self._store_and_acknowledge_presses(events, cursors, store_events)
                 await asyncio.sleep(_SECONDS_BETWEEN_POLLS)
         finally:
             await cancel_and_wait(self._acknowledgment_tasks)
@@ -133,7 +133,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         """Set the webhook when a secret changes, and every five minutes in case it has changed."""
         while True:
             secrets = self._read_token_and_secret()
-            await self._retry_until_answered(self._set_webhook)
+            await self._retry_until_success(self._set_webhook)
             deadline = self._clock.monotonic() + _SECONDS_BETWEEN_WEBHOOK_UPDATES
             while self._read_token_and_secret() == secrets and self._clock.monotonic() < deadline:
                 await self._clock.sleep(CHECK_INTERVAL_SECONDS)
@@ -185,14 +185,14 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
         # Another process may have stored a move.
         await self._moved_chats.load_moved_chats(events, intake)
         events = self._mark_late_events(self._moved_chats.map_to_first_chats(events))
-        await self._store_and_acknowledge(events, cursors, intake.receive)
+        await self._store_and_acknowledge_presses(events, cursors, intake.receive)
         return True
 
     def _mark_late_events(self, events: Sequence[Incoming]) -> list[Incoming]:
         cutoff = self._clock.now() - self._context.answerable_seconds
         return [mark_if_late(one, cutoff) for one in events]
 
-    async def _store_and_acknowledge(
+    async def _store_and_acknowledge_presses(
         self, events: Sequence[Incoming], cursors: Mapping[str, str], store_events: StoreEvents
     ) -> None:
         """Store events, except forbidden button presses; then acknowledge all presses."""
@@ -213,7 +213,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             self._acknowledge_press(key.removeprefix(PRESS_KEY_PREFIX), refusal)
 
     def _acknowledge_press(self, callback_query_id: str, text: str | None = None) -> None:
-        async def acknowledge() -> None:
+        async def answer_callback_query() -> None:
             acknowledgment = AnswerCallbackQuery(callback_query_id=callback_query_id)
             if text is not None:
                 acknowledgment.text, acknowledgment.show_alert = text[:_MAX_ALERT_CHARS], True
@@ -222,7 +222,7 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
             except errors.PlatformError as error:
                 _log.info("telegram_button_press_not_acknowledged", reason=str(error))
 
-        task = asyncio.create_task(acknowledge())
+        task = asyncio.create_task(answer_callback_query())
         self._acknowledgment_tasks.add(task)
         task.add_done_callback(self._acknowledgment_tasks.discard)
 
@@ -254,9 +254,9 @@ class TelegramPlatform(Platform, FileSource, WebhookReceiver, PrivateChats):
     async def _store_with_retries(
         self, intake: Intake, events: Sequence[Incoming], cursors: Mapping[str, str]
     ) -> None:
-        await self._retry_until_answered(lambda: intake.receive(events, cursors))
+        await self._retry_until_success(lambda: intake.receive(events, cursors))
 
-    async def _retry_until_answered(self, call: Callable[[], Awaitable[Response]]) -> Response:
+    async def _retry_until_success(self, call: Callable[[], Awaitable[Response]]) -> Response:
         failure_count = 0
         while True:
             try:

@@ -235,10 +235,10 @@ class TelegramSurface(Surface):
         if search.copy_id is None:
             after_id = max([oldest_id, *known_ids])
             found_id = await self._search_forward(message, chat.id, after_id, known_ids)
-        elif (copy_id := chat.to_telegram_id(search.copy_id)) is None:
+        elif (twin_id := chat.to_telegram_id(search.copy_id)) is None:
             return None  # the message is in the old group, which became a supergroup
         else:
-            found_id = await self._find_other_copy(message, chat.id, oldest_id, known_ids, copy_id)
+            found_id = await self._find_other_copy(message, chat.id, oldest_id, known_ids, twin_id)
         return None if found_id is None else chat.to_stored_id(found_id)
 
     async def _search_forward(
@@ -254,7 +254,7 @@ class TelegramSurface(Surface):
                 missing_id_count = 0
                 continue
             probe_count += 1
-            match await self._probe_message(message, chat, probed_id):
+            match await self._probe_by_edit(message, chat, probed_id):
                 case "match":
                     self._search_progress.pop(search_key, None)
                     return probed_id
@@ -267,21 +267,21 @@ class TelegramSurface(Surface):
         return None
 
     async def _find_other_copy(
-        self, message: OutgoingMessage, chat: int, oldest_id: int, known_ids: Set[int], copy_id: int
+        self, message: OutgoingMessage, chat: int, oldest_id: int, known_ids: Set[int], twin_id: int
     ) -> int | None:
-        """Search for a duplicate of the message `copy_id`: first after it, then before it."""
-        found_id = await self._search_forward(message, chat, copy_id, known_ids)
+        """Search for a duplicate of the message `twin_id`: first after it, then before it."""
+        found_id = await self._search_forward(message, chat, twin_id, known_ids)
         if found_id is not None:
             return found_id
-        lower_bound = max([oldest_id, *(one for one in known_ids if one < copy_id)])
+        lower_bound = max([oldest_id, *(one for one in known_ids if one < twin_id)])
         if lower_bound == 0:  # the bot's older messages may be unknown
             return None
-        for candidate in range(copy_id - 1, max(lower_bound, copy_id - 1 - _MAX_PROBES_BACK), -1):
-            if await self._probe_message(message, chat, candidate) == "match":
+        for candidate in range(twin_id - 1, max(lower_bound, twin_id - 1 - _MAX_PROBES_BACK), -1):
+            if await self._probe_by_edit(message, chat, candidate) == "match":
                 return candidate
         return None
 
-    async def _probe_message(
+    async def _probe_by_edit(
         self, message: OutgoingMessage, chat: int, message_id: int
     ) -> _ProbeResult:
         try:

@@ -167,7 +167,7 @@ class ChatScreen:
 
     def _prompt_text(self) -> StyleAndTextTuples:
         columns = self.columns
-        cropped_lines = [_crop_line(f"⏎ {line}", columns) for line in self._waiting_lines]
+        cropped_lines = [_crop_to_half(f"⏎ {line}", columns) for line in self._waiting_lines]
         row_count = max(self._output.get_size().rows - _ROWS_BELOW_ANSWER - len(cropped_lines), 1)
         prompt_parts: StyleAndTextTuples = []
         for line in self._answer_lines[-row_count:]:
@@ -238,6 +238,6 @@ def _open_output() -> Output:
     return output
 
 
-def _crop_line(text: str, columns: int) -> str:
+def _crop_to_half(text: str, columns: int) -> str:
     first_line, *other_lines = chop_cells(" ".join(text.split()), columns // 2)
     return f"{first_line} …" if other_lines else first_line

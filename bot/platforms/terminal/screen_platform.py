@@ -105,7 +105,7 @@ class ScreenPlatform(LocalPlatform):
 
     async def _handle_lines(self, intake: Intake) -> None:
         await intake.receive([self._chat.to_chat_join()], {})
-        await self._show_answers()  # includes unsent answers of an earlier run
+        await self._wait_for_answers()  # includes unsent answers of an earlier run
         while True:
             await self._line_entered.wait()
             while self._lines:
@@ -124,11 +124,11 @@ class ScreenPlatform(LocalPlatform):
             self._screen.name = self._chat.person.name
             return
         await intake.receive([self._chat.to_incoming_message(line)], {})
-        await self._show_answers()
+        await self._wait_for_answers()
         if word == "/forget":
             self._screen.clear_input_history(self._history_file)
 
-    async def _show_answers(self) -> None:
+    async def _wait_for_answers(self) -> None:
         self._is_busy = True
         self._screen.set_busy(True)
         try:

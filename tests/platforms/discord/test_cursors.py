@@ -37,7 +37,7 @@ def test_cursor_contains_the_newest_message_and_its_guild() -> None:
 def test_frozen_cursor_does_not_move_until_the_next_load() -> None:
     cursors = make_cursors()
     cursors.load({"discord:channel 1": "10 7"})
-    cursors.freeze_cursors([1])
+    cursors.freeze_cursors_until_load([1])
     assert cursors.move_past([MESSAGE], {}) == {}
     cursors.load({"discord:channel 1": "10 7"})
     assert cursors.move_past([MESSAGE], {}) == {"discord:channel 1": "20 7"}

@@ -47,9 +47,9 @@ def test_failures_become_our_errors(error: Exception) -> None:
 def test_internal_server_error_means_that_the_request_has_ended() -> None:
     over = api.translate_error(exceptions.TelegramServerError(GetMe(), "Internal Server Error"))
     assert isinstance(over, errors.OutcomeUnknown)
-    assert over.has_ended
+    assert over.request_ended
     unknown = [exceptions.TelegramServerError(GetMe(), "Bad Gateway"), ConnectionFailed("reset")]
-    assert not any(getattr(api.translate_error(error), "has_ended", True) for error in unknown)
+    assert not any(getattr(api.translate_error(error), "request_ended", True) for error in unknown)
 
 
 def test_flood_control_error_contains_retry_after() -> None:
