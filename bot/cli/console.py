@@ -87,7 +87,7 @@ def add_token(
         lambda tokens: tokens.add_api_token(digest, api_token),
         "add token",
         name,
-        after=", ".join([*sorted(scopes), *api_token.channels]),
+        new_value=", ".join([*sorted(scopes), *api_token.channels]),
     )
     if not is_added:
         raise UserError(
@@ -129,12 +129,12 @@ def _use_token_store(action: Callable[[ConsoleTokens], Awaitable[T]]) -> T:
 
 
 def _write_tokens(
-    change: Callable[[ConsoleTokens], Awaitable[T]], action: str, subject: str, after: str = ""
+    change: Callable[[ConsoleTokens], Awaitable[T]], action: str, subject: str, new_value: str = ""
 ) -> T:
     return change_installation(
         lambda database: change(_make_token_store(database)),
         action,
         subject,
-        after=after,
+        new_value=new_value,
         must_exist=False,
     )

@@ -158,7 +158,7 @@ def restore_database(
         now = SystemClock().now()
         cutoff = min(find_last_write_time(database_file) or now, now)
         backup = copy_backup(file, database_file)
-        counts = run_async(_prepare_database(settings, f"sqlite:///{backup}", tombstones, cutoff))
+        counts = run_async(_prepare_restored(settings, f"sqlite:///{backup}", tombstones, cutoff))
         old_file = replace_database(backup, database_file, cutoff)
         _delete_saved_slots(settings)
     _print_restore_report(*counts, len(tombstones))
@@ -185,7 +185,7 @@ def finish_restore(
     cutoff = _parse_time(answered_until) if answered_until else SystemClock().now()
     tombstones = _read_all_tombstones(settings, forgotten)
     with lock_data_dir(settings.data_dir):
-        counts = run_async(_prepare_database(settings, settings.sqlalchemy_url, tombstones, cutoff))
+        counts = run_async(_prepare_restored(settings, settings.sqlalchemy_url, tombstones, cutoff))
         _delete_saved_slots(settings)
     _print_restore_report(*counts, len(tombstones))
 
@@ -234,7 +234,7 @@ async def _upgrade_schema(settings: Settings) -> str | None:
     return await read_revision(settings.sqlalchemy_url)
 
 
-async def _prepare_database(
+async def _prepare_restored(
     settings: Settings, url: str, tombstones: Sequence[Tombstone], cutoff: float
 ) -> tuple[int, int]:
     async with open_database(url, settings.text_encryption) as database:

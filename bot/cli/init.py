@@ -129,7 +129,7 @@ def _choose_model(
     if model_source is not None:
         return _download_model(choice_from_flags or ModelChoice(), model_source, settings)
     if choice_from_flags is not None:
-        return _check_model(choice_from_flags, settings, may_ask=check)
+        return _check_model(choice_from_flags, settings, is_asked=check)
     return None if yes else _ask_for_model(settings)
 
 
@@ -319,7 +319,7 @@ def _download_model(choice: ModelChoice, source_text: str, settings: Settings) -
     return replace(choice, model=path.stem)
 
 
-def _check_model(choice: ModelChoice, settings: Settings, *, may_ask: bool = True) -> ModelChoice:
+def _check_model(choice: ModelChoice, settings: Settings, *, is_asked: bool = True) -> ModelChoice:
     """Check that a model's file is valid or that its service answers; return the choice."""
     if choice.model_path is not None:
         _print_memory_needs(choice.model_path, settings)
@@ -327,7 +327,7 @@ def _check_model(choice: ModelChoice, settings: Settings, *, may_ask: bool = Tru
         models = asyncio.run(list_models(choice))
         model_list = f"; it lists {', '.join(models[:_MAX_LISTED_MODELS])}" if models else ""
         raise UserError(f"choose the service's model with --model{model_list}")
-    elif may_ask and choice.uses_service:
+    elif is_asked and choice.uses_service:
         print_line("  asking the model ...")
         answer = asyncio.run(try_model(choice))
         print_line(f"  it answers: {answer}" if answer else "  it answers")

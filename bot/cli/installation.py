@@ -94,7 +94,7 @@ def change_installation(
     action: str,
     subject: str,
     *,
-    after: str = "",
+    new_value: str = "",
     must_exist: bool = True,
 ) -> T:
     """Run `change` on the database; if its result is truthy, record it in the audit log."""
@@ -102,17 +102,17 @@ def change_installation(
     async def change_and_record(database: Database) -> T:
         result = await change(database)
         if result:
-            await log_change(database, action, subject, after=after)
+            await log_change(database, action, subject, new_value=new_value)
         return result
 
     return use_installation(change_and_record, must_exist=must_exist)
 
 
 async def log_change(
-    database: Database, action: str, subject: str, before: str = "", after: str = ""
+    database: Database, action: str, subject: str, old_value: str = "", new_value: str = ""
 ) -> None:
     audit_log = AuditLog(database, SystemClock())
-    await audit_log.record(COMMAND_LINE_ACTOR, action, subject, before, after)
+    await audit_log.record(COMMAND_LINE_ACTOR, action, subject, old_value, new_value)
 
 
 async def signal_all_processes(topic: str, keys: Sequence[str]) -> None:

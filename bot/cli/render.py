@@ -296,7 +296,7 @@ def replay(
     if show:
         print_exactly(run_async(format_prompt(receipt, answer.receipt, settings)))
     else:
-        typer.echo(run_async(compare_answers(answer, draft, settings)), nl=False)
+        typer.echo(run_async(ask_again_and_compare(answer, draft, settings)), nl=False)
 
 
 async def find_answer(number: int, settings: Settings) -> StoredAnswer:
@@ -313,7 +313,7 @@ async def find_answer(number: int, settings: Settings) -> StoredAnswer:
     return answer
 
 
-async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) -> str:
+async def ask_again_and_compare(answer: StoredAnswer, draft: str, settings: Settings) -> str:
     """Ask again for an answer, as the console does; return the differences as colored text."""
     receipt = answer.receipt
     if not draft and receipt.provider not in settings.providers:
@@ -325,16 +325,16 @@ async def compare_answers(answer: StoredAnswer, draft: str, settings: Settings) 
             raise UserError(error.text) from error
     mask = SecretMasker(collect_secrets(settings)).mask
     answer_texts = receipt.answer, new_answer.receipt.answer
-    text = merge_texts(*answer_texts)
+    text = color_differences(*answer_texts)
     if answer_texts[0] == answer_texts[1]:
         text += "\n\nThe two answers are identical."
     prompt_texts = [mask(join_messages(one)) for one in (receipt.prompt, new_answer.receipt.prompt)]
     if prompt_texts[0] != prompt_texts[1]:
-        text += f"\n\nThe prompt:\n\n{merge_texts(*prompt_texts)}"
+        text += f"\n\nThe prompt:\n\n{color_differences(*prompt_texts)}"
     return f"{text}\n"
 
 
-def merge_texts(before: str, after: str) -> str:
+def color_differences(before: str, after: str) -> str:
     """Merge two texts into one, with text only in `before` red and text only in `after` green."""
     return "".join(_style_piece(one) for one in compare_texts(before, after))
 

@@ -10,7 +10,7 @@ import pytest
 from bot.chat.drafts import PresetDraft
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
-from bot.cli.render import merge_texts
+from bot.cli.render import color_differences
 from bot.errors import SettingsError, UserError
 from bot.storage.database import Database
 from bot.storage.presets import PresetDrafts
@@ -75,9 +75,9 @@ def test_replay_reports_a_missing_receipt_or_provider() -> None:
 
 
 def test_differences_are_marked_and_control_characters_escaped() -> None:
-    marked = unstyle(merge_texts("The sea is calm.", "The sea was very calm.\x1b[2J"))
+    marked = unstyle(color_differences("The sea is calm.", "The sea was very calm.\x1b[2J"))
     assert marked == "The sea [-is-]{+was very+} calm.{+\\x1b[2J+}"
-    assert unstyle(merge_texts("", "Hi.")) == "{+Hi.+}"
+    assert unstyle(color_differences("", "Hi.")) == "{+Hi.+}"
 
 
 def test_replay_with_a_draft_shows_differences_in_prompt_and_answer() -> None:
