@@ -54,7 +54,7 @@ from bot.runtime.shipped_files import presets_folder
 from bot.runtime.tasks import run_async
 from bot.service.backends import (
     add_backends,
-    describe_refusals,
+    describe_refused_presets,
     find_refused_presets,
     list_used_models,
 )
@@ -161,7 +161,7 @@ def _list_checks(
     yield "presets", _test_presets(settings, renderer), _CHECK_TIMEOUT_SECONDS
     yield "database", _test_database(settings), _CHECK_TIMEOUT_SECONDS
     yield "access", _describe_access(settings), _CHECK_TIMEOUT_SECONDS
-    yield "signals", _test_signals(settings), _CHECK_TIMEOUT_SECONDS
+    yield "signals", _test_redis(settings), _CHECK_TIMEOUT_SECONDS
     for spec in settings.configured_platforms:
         yield spec.kind, _test_platform(spec, settings), _CHECK_TIMEOUT_SECONDS
     if select_stories(presets, folder_presets.stories):
@@ -182,7 +182,7 @@ def _list_checks(
         if each.calls_tools and each.provider in settings.providers:
             yield (
                 f"tools of preset {each.name}",
-                _test_tools(each, settings, renderer),
+                _test_tool_format(each, settings, renderer),
                 _CHECK_TIMEOUT_SECONDS,
             )
     trial_lock = asyncio.Lock()  # two models at once would slow each other down
@@ -217,7 +217,7 @@ async def _test_presets(settings: Settings, renderer: Renderer) -> str:
     folder = presets_folder(settings.presets_dir)
     content = read_character_folder(folder)
     refusals = find_refused_presets(content.presets.values(), settings)
-    problems = [*content.problems.values(), *describe_refusals(refusals)]
+    problems = [*content.problems.values(), *describe_refused_presets(refusals)]
     usable_presets = {name: one for name, one in content.presets.items() if name not in refusals}
     add_backends({}, settings, usable_presets.values(), renderer)
     for preset in usable_presets.values():
@@ -256,7 +256,7 @@ async def _describe_access(settings: Settings) -> str:
     return ", ".join(rule_texts) or "everyone, unless a chat's rules say otherwise (/access show)"
 
 
-async def _test_signals(settings: Settings) -> str:
+async def _test_redis(settings: Settings) -> str:
     if settings.redis_url is None:
         return "only within this process; set TROUPE_REDIS_URL if several processes share the work"
     redis_signals = import_extra("bot.storage.redis_signals", "TROUPE_REDIS_URL")
@@ -305,7 +305,7 @@ async def _test_provider(
         return await backend.check_models(models)
 
 
-async def _test_tools(preset: Preset, settings: Settings, renderer: Renderer) -> str:
+async def _test_tool_format(preset: Preset, settings: Settings, renderer: Renderer) -> str:
     async with _open_backend(preset.provider, settings, renderer) as backend:
         can_offer_tools = await backend.calls_tools(preset.model, choose_template(preset))
     if not can_offer_tools:

@@ -48,7 +48,7 @@ def _discard_external_path(path: str) -> str:
 @value_class
 class SessionPages(RouteGroup):
     logins: ConsoleLogins
-    session_cookie: Callable[[web.Request], str]
+    cookie_name: Callable[[web.Request], str]
     is_https: bool
     home_path: str
 
@@ -82,12 +82,12 @@ class SessionPages(RouteGroup):
         """Log in with a token or a login link, and redirect to `back`."""
         session = await self.logins.log_in(token.rpartition("#")[2].strip())
         response = redirect(_discard_external_path(back) or self.home_path)
-        self._set_cookie(response, self.session_cookie(request.http), session, int(SESSION_SECONDS))
+        self._set_cookie(response, self.cookie_name(request.http), session, int(SESSION_SECONDS))
         return response
 
     @route("POST /logout", ApiScope.READ)
     async def log_out(self, request: ConsoleRequest) -> web.Response:
-        cookie = self.session_cookie(request.http)
+        cookie = self.cookie_name(request.http)
         await self.logins.log_out(request.http.cookies.get(cookie, ""))
         response = redirect("/login")
         self._set_cookie(response, cookie, "", 0)
@@ -138,7 +138,7 @@ class AccessPage(RouteGroup):
     events: EventLog
 
     @route("GET /api/v1/events", ApiScope.READ)
-    async def list_events(self) -> Mapping[str, Sequence[EventRow]]:
+    async def list_webhook_events(self) -> Mapping[str, Sequence[EventRow]]:
         """List the newest webhook events, and whether each was sent."""
         return {"events": await self.events.list_recent()}
 

@@ -346,7 +346,7 @@ class AnswerPages(RouteGroup):
         version = None
         if receipt.preset_version is not None:
             version = await self.versions.find(receipt.preset, receipt.preset_version)
-        steps = build_waterfall(receipt, await self._find_delivery_seconds(answer))
+        steps = build_waterfall(receipt, await self._find_total_seconds(answer))
         return {
             "answer": to_answer_row(answer),
             "receipt": receipt,
@@ -355,7 +355,7 @@ class AnswerPages(RouteGroup):
             "form": form,
             "segments": make_budget_segments(receipt),
             "steps": steps,
-            "axis": place_axis_marks(max(one.end for one in steps)),
+            "axis": place_axis_marks(max(one.end_seconds for one in steps)),
             "parameters": describe_parameters(receipt.prompt, version),
             "before": await self.answers.find_previous_answer(answer),
             "beside": await self.answers.find_adjacent_answers(answer),
@@ -365,7 +365,7 @@ class AnswerPages(RouteGroup):
             **await self._load_prompt_values(answer, form),
         }
 
-    async def _find_delivery_seconds(self, answer: StoredAnswer) -> float | None:
+    async def _find_total_seconds(self, answer: StoredAnswer) -> float | None:
         """Return the seconds from a message's arrival to its answer's delivery; None if unknown."""
         received_at = answer.receipt.timings.received_at
         sent_at = None if received_at is None else await self.answers.find_sent_time(answer)
@@ -470,7 +470,7 @@ class WaterfallStep:
     """The times of single events (arrival, each edit), in seconds after the message's arrival."""
 
     @property
-    def end(self) -> float:
+    def end_seconds(self) -> float:
         return self.begin_seconds + self.seconds
 
 
@@ -486,8 +486,8 @@ def build_waterfall(receipt: Receipt, delivered_at: float | None = None) -> Sequ
     }
     steps = [WaterfallStep("received", 0.0, 0.0, [0.0])]
     for step, seconds in seconds_by_step.items():
-        steps.append(WaterfallStep(step, steps[-1].end, seconds))
-    writing_end, last_edit_at = steps[-1].end, max(timings.edits, default=0.0)
+        steps.append(WaterfallStep(step, steps[-1].end_seconds, seconds))
+    writing_end, last_edit_at = steps[-1].end_seconds, max(timings.edits, default=0.0)
     if timings.edits:
         begin = min(timings.edits)
         steps.append(WaterfallStep("edits", begin, last_edit_at - begin, timings.edits))

@@ -51,7 +51,7 @@ class RequestGate:
         self._host_names = names
         self._is_https = settings.is_https
 
-    def session_cookie(self, http: web.Request) -> str:
+    def cookie_name(self, http: web.Request) -> str:
         """Return the session cookie's name, with the port over HTTP because ports share cookies."""
         _, port, *_ = http.get_extra_info("sockname", ("", 0))
         return "__Host-troupe" if self._is_https else f"troupe_session_{port}"
@@ -113,7 +113,7 @@ class RequestGate:
     async def _find_caller(self, http: web.Request) -> Caller | None:
         if "Authorization" in http.headers:
             return await self._logins.find_api_caller(http.headers)
-        session = http.cookies.get(self.session_cookie(http))
+        session = http.cookies.get(self.cookie_name(http))
         return await self._logins.find_caller(session) if session else None
 
 
@@ -214,7 +214,7 @@ class Console:
     def _respond_with_page(self, page: Page, request: ConsoleRequest) -> web.Response:
         nonce = secrets.token_urlsafe(16)
         html = self._renderer.render(page, request, nonce)
-        response = web.Response(text=html, content_type="text/html", status=page.status)
+        response = web.Response(text=html, content_type="text/html", status=page.http_status)
         response.enable_compression()
         return add_security_headers(response, nonce)
 

@@ -42,12 +42,12 @@ class DisplayNames:
     state: ServiceState
     web_channels: SqlWebChannels
     clock: Clock
-    read_faces: Callable[[], Mapping[str, tuple[str, str]]]
+    read_preset_faces: Callable[[], Mapping[str, tuple[str, str]]]
     """Returns each preset's character name and picture path; the path is "" without a picture."""
     faces: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     people: Mapping[str, str] = field(default_factory=dict)
     _channel_names: Mapping[str, str] = field(default_factory=dict)
-    _titles: Mapping[str, str] = field(default_factory=dict)
+    _titles: Mapping[str, str] = field(default_factory=dict)  # by channel
     _is_loaded: bool = False
 
     async def refresh(self) -> None:
@@ -60,7 +60,7 @@ class DisplayNames:
         channels = await self.web_channels.all()
         settings = await self.state.chat_settings()
         self._titles = {one.scope: one.value for one in settings if one.key == CHANNEL_TITLE_KEY}
-        self.faces = await asyncio.to_thread(self.read_faces)
+        self.faces = await asyncio.to_thread(self.read_preset_faces)
         self.people = {one.id: one.name for _, one in reversed(newest_speakers)}
         speakers: dict[str, dict[str, str]] = {}
         for key, one in newest_speakers:

@@ -63,7 +63,7 @@ _MESSAGE_PATH = "/playground/{channel}/messages/{message}"
 _MAX_PEOPLE = 20
 _MAX_SHOWN_MESSAGES = 100
 _MAX_NEW_ANSWERS = 20
-_MAX_ANSWER_SECONDS = 600.0
+_MAX_ANSWER_DELAY = 600.0  # in seconds, after the last message that is shown
 _MAX_LISTED_CONVERSATIONS = 50
 _CHANGES_PER_READ = 50
 _POLL_SECONDS = 5.0  # finds other processes' changes if their signals were lost
@@ -120,8 +120,8 @@ class PlaygroundPages(RouteGroup):
         before_args = () if before is None else (before,)
         messages = await self.channels.newest(web_channel.id, _MAX_SHOWN_MESSAGES, *before_args)
         by_id = {one.id: one for one in messages}
-        until = messages[-1].at.timestamp() + _MAX_ANSWER_SECONDS if before and messages else None
-        answers = await self._find_answers(web_channel, _MAX_SHOWN_MESSAGES, until)
+        until = messages[-1].at.timestamp() + _MAX_ANSWER_DELAY if before and messages else None
+        answers = await self._list_answers(web_channel, _MAX_SHOWN_MESSAGES, until)
         header = await self._load_header(web_channel)
         visible = (one for one in messages if one.is_shown)
         target = by_id.get(edit)
@@ -139,7 +139,7 @@ class PlaygroundPages(RouteGroup):
             "commands": self._list_commands(request.language),
         }
 
-    async def _find_answers(
+    async def _list_answers(
         self, channel: WebChannel, limit: int, until: float | None = None
     ) -> Sequence[StoredAnswer]:
         answer_search = AnswerSearch(conversation=channel.address.conversation, until=until)
@@ -230,7 +230,7 @@ class PlaygroundPages(RouteGroup):
             messages = [await self.channels.find(web_channel.id, one) for one in sorted(reply_ids)]
             messages_by_id = {one.id: one for one in messages if one is not None}
             has_answer = any(map(is_finished, changes))
-            answers = await self._find_answers(web_channel, _MAX_NEW_ANSWERS) if has_answer else ()
+            answers = await self._list_answers(web_channel, _MAX_NEW_ANSWERS) if has_answer else ()
             header = await self._load_header(web_channel)
 
             def render_message(message: WebMessage) -> str:

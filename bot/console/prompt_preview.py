@@ -30,7 +30,7 @@ from bot.turn.prompt_inputs import PromptSources, TurnContext
 from bot.turn.worker import TURNS_FOR_ROUTING
 from bot.value_class import value_class
 
-_BRANCH_NOTICE = translatable(
+_NEW_HISTORY_NOTICE = translatable(
     "A reply to an earlier message starts a new history. Its prompt is known once you send it."
 )
 _NO_ANSWER = GeneratedAnswer("", None, Usage(), None, 0.0)
@@ -53,7 +53,7 @@ class PromptPreview:
         """Return the characters that would answer a message, and the first character's prompt."""
         routed_message = await self.route_to_history(to_storable_message(message))
         if routed_message is None:
-            return NextAnswer(problem=_BRANCH_NOTICE)
+            return NextAnswer(problem=_NEW_HISTORY_NOTICE)
         message = routed_message
         active = await self.resolver.resolve(message.scopes)
         claim = Claim(message.address.conversation, _LOWEST_EPOCH, "preview")

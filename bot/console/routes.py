@@ -88,7 +88,7 @@ class Page:
 
     template: str
     values: Mapping[str, object] = field(default_factory=dict)
-    status: int = 200
+    http_status: int = 200
 
 
 def redirect(path: str) -> web.Response:

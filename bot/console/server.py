@@ -38,13 +38,13 @@ async def serve_http(
     settings: ConsoleSettings,
     route_adders: Iterable[RouteAdder],
     *,
-    allows_any_port: bool = False,
+    may_change_port: bool = False,
     header_timeout_seconds: float = 10.0,
 ) -> AsyncIterator[str]:
     """Serve HTTP during the block, and yield the server's address.
 
     If the port is in use, the next free port is used, provided that no port is set or
-    `allows_any_port` is true. Raises `SettingsError` if the port cannot be used, or the certificate
+    `may_change_port` is true. Raises `SettingsError` if the port cannot be used, or the certificate
     is unreadable. The head of the first request must arrive within `header_timeout_seconds`.
     """
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
@@ -57,9 +57,9 @@ async def serve_http(
     await runner.setup()
     web_server = cast("web.Server", runner.server)
     try:
-        allows_any_port = allows_any_port or "port" not in settings.model_fields_set
+        may_change_port = may_change_port or "port" not in settings.model_fields_set
         make_protocol = partial(HeaderTimeout, web_server, header_timeout_seconds)
-        server = await _listen(make_protocol, settings, tls, allows_any_port=allows_any_port)
+        server = await _listen(make_protocol, settings, tls, may_change_port=may_change_port)
         try:
             host, port = server.sockets[0].getsockname()[:2]
             yield f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -89,17 +89,17 @@ async def _listen(
     settings: ConsoleSettings,
     tls_context: ssl.SSLContext | None,
     *,
-    allows_any_port: bool,
+    may_change_port: bool,
 ) -> asyncio.Server:
     loop = asyncio.get_running_loop()
-    ports = (*range(settings.port + 1, settings.port + _PORTS_TO_TRY), 0) if allows_any_port else ()
+    ports = (*range(settings.port + 1, settings.port + _PORTS_TO_TRY), 0) if may_change_port else ()
     for port in (settings.port, *ports):
         try:
             return await loop.create_server(
                 make_protocol, settings.host, port, ssl=tls_context, backlog=_LISTEN_BACKLOG
             )
         except OSError as error:
-            if error.errno == errno.EADDRINUSE and port != 0 and allows_any_port:
+            if error.errno == errno.EADDRINUSE and port != 0 and may_change_port:
                 continue
             raise SettingsError(
                 f"cannot listen on {settings.host}:{port} ({error.strerror}); "

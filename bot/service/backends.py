@@ -24,12 +24,12 @@ def add_backends(
     settings: Settings,
     presets: Iterable[Preset],
     renderer: Renderer,
-    session_key: bytes = b"",
+    id_hashing_key: bytes = b"",
 ) -> None:
     """Add the backends that presets need and that are missing; raises `PresetError`."""
     presets = list(presets)
     if refusals := find_refused_presets(presets, settings):
-        raise PresetError(join_texts(describe_refusals(refusals)))
+        raise PresetError(join_texts(describe_refused_presets(refusals)))
     used_providers = [name for preset in presets for name, _ in list_used_models(preset)]
     for name, one in settings.providers.items():
         if isinstance(one, OpenAISettings) and one.moderation_model:  # moderates all answers
@@ -37,7 +37,7 @@ def add_backends(
     for name in dict.fromkeys(used_providers):
         if name not in backends:
             backend = make_backend(name, settings.providers[name], settings.data_dir, renderer)
-            backend.use_session_key(session_key)
+            backend.use_session_key(id_hashing_key)
             backends[name] = backend
 
 
@@ -47,11 +47,11 @@ def find_refused_presets(presets: Iterable[Preset], settings: Settings) -> dict[
     return {name: join_texts(reasons) for name, reasons in refusals.items() if reasons}
 
 
-def describe_refusals(refusals: Mapping[str, str]) -> Sequence[str]:
+def describe_refused_presets(reasons_by_preset: Mapping[str, str]) -> Sequence[str]:
     """Return one line per unusable preset, with the reasons."""
     return [
         translatable("preset {preset}: {problem}", preset=repr(name), problem=reason)
-        for name, reason in refusals.items()
+        for name, reason in reasons_by_preset.items()
     ]
 
 

@@ -71,7 +71,7 @@ class ConsoleContainer:
             self._create_pages(probes),
             home_path,
             DisplayNames(
-                self._state, container.web_channels, container.clock, self._read_names_and_pictures
+                self._state, container.web_channels, container.clock, self._read_preset_faces
             ),
         )
 
@@ -141,7 +141,7 @@ class ConsoleContainer:
         chosen_presets = (set(one.value.splitlines()) for one in settings if one.key == "preset")
         return Counter(name.partition("\t")[0] for names in chosen_presets for name in names)
 
-    def _read_names_and_pictures(self) -> Mapping[str, tuple[str, str]]:
+    def _read_preset_faces(self) -> Mapping[str, tuple[str, str]]:
         return {
             name: (preset.character_name, self.preset_editor.find_picture_path(name))
             for name, preset in self._container.resolver.presets.items()
@@ -149,7 +149,7 @@ class ConsoleContainer:
 
     def _read_setup_state(self) -> Mapping[Text | str, bool]:
         settings = self._container.settings
-        used_providers = {one["name"] for one in self._provider_rows if one["presets"]}
+        used_providers = {one["name"] for one in self._configured_providers if one["presets"]}
         return {
             translatable("Model"): bool(used_providers),
             **{
@@ -206,7 +206,7 @@ class ConsoleContainer:
         return OperationPage(
             probes,
             self._state,
-            self._provider_rows,
+            self._configured_providers,
             container.backends,
             container.provider_slots.waiting_count,
             container.rate_limits,
@@ -223,7 +223,7 @@ class ConsoleContainer:
         )
 
     @property
-    def _provider_rows(self) -> list[Mapping[str, object]]:
+    def _configured_providers(self) -> list[Mapping[str, object]]:
         """Return a row per configured provider, with the presets that use it."""
         presets = self._container.resolver.presets.values()
         return [
@@ -269,7 +269,7 @@ def make_console(
     audit_log, event_log = AuditLog(database, clock), EventLog(database, clock)
     groups = [*pages, AccessPage(tokens, audit_log, event_log)]
     home_path = home_path or next(item.path for group in groups for item in group.navigation)
-    session_pages = SessionPages(logins, gate.session_cookie, settings.is_https, home_path)
+    session_pages = SessionPages(logins, gate.cookie_name, settings.is_https, home_path)
     return Console(gate, [*groups, session_pages, ApiDescription(groups)], display_names)
 
 

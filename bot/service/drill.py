@@ -199,7 +199,7 @@ class _Drill:
         tasks = [asyncio.create_task(job()) for job in jobs]
         try:
             await self._store_all_data()
-            mentions_before, _ = await self._count_mentions()
+            mentions_before, _ = await self._count_mentions_and_kept_ids()
             places = DATA_LOCATIONS if self.redis is None else (*DATA_LOCATIONS, "redis window")
             empty_locations = [
                 each for each in places if not any(one.startswith(each) for one in mentions_before)
@@ -211,7 +211,7 @@ class _Drill:
             await self._request_deletion()
             deadline = clock.monotonic() + _FORGET_TIMEOUT_SECONDS
             while True:
-                mentions_after, retained_id_counts = await self._count_mentions()
+                mentions_after, retained_id_counts = await self._count_mentions_and_kept_ids()
                 if not mentions_after or clock.monotonic() >= deadline:
                     return DrillResult(mentions_before, mentions_after, retained_id_counts)
                 await clock.sleep(_POLL_SECONDS)
@@ -276,7 +276,7 @@ class _Drill:
         await self.container.supervisor.intake.receive([event], {})
         await self.container.wait_until_idle()
 
-    async def _count_mentions(self) -> tuple[Counter[str], Counter[str]]:
+    async def _count_mentions_and_kept_ids(self) -> tuple[Counter[str], Counter[str]]:
         """Count the person's mentions, and separately the ids kept on purpose, by location."""
         mentions, id_counts = Counter[str](_find_object_mentions(self.container)), Counter[str]()
         async for place, text in self._read_stored_texts():

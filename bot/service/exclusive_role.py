@@ -195,13 +195,13 @@ class ShardReceiver:
             await cancel_and_wait([shard_tasks.pop(shard)])
 
     async def _run_shard(self, shard: str, intake: Intake) -> None:
-        def may_take_lease() -> bool:
+        def may_take_shard() -> bool:
             held_count = sum(one.is_held for name, one in self._roles.items() if name != shard)
             return held_count < self._max_shards
 
         role_name = f"receive {self.source}"
         role = self._roles[shard] = ExclusiveRole(
-            f"{role_name} {shard}", self.leases, self.clock, may_take_lease, metric_name=role_name
+            f"{role_name} {shard}", self.leases, self.clock, may_take_shard, metric_name=role_name
         )
         try:
             await role.run(lambda: self.platform.run_shard(shard, intake))

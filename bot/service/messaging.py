@@ -347,13 +347,13 @@ class MessagingContainer(StorageContainer, ABC):
             self.rate_limited_surfaces(is_best_effort=False),
             self.clock,
             settle_seconds=self.settings.delivery.settle_seconds,
-            announce_done_row=self._announce_sent_row,
+            announce_done_row=self._tell_workers_of_sent_row,
             call_queue=self._call_queue,
             private_chats=self.private_chats,
             wake=lambda lanes: self.lane_pool.wake(lanes),
         )
 
-    def _announce_sent_row(self, row_id: int, external_id: str | None) -> None:
+    def _tell_workers_of_sent_row(self, row_id: int, external_id: str | None) -> None:
         """Unless this process is a worker, tell workers in other processes that a row was sent."""
         if Role.WORKER not in self.options.roles:
             publish_sent_row(self.signals, row_id, external_id)

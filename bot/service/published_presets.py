@@ -35,7 +35,7 @@ class PublishedPresets:
         self._resolver = resources.resolver
         self._file_contents = _export_presets(resources.folder_presets.presets)
         """The last known contents of the presets folder, by preset name."""
-        self._file_stamps = resources.file_stamps
+        self._file_stamps = resources.preset_file_stamps
         self._last_known_names: Mapping[Path, str] = resources.folder_presets.names
         """The preset name of each file, including files that are now broken."""
         self._reported_problems: Mapping[str, str] = dict(self._resolver.disabled_reasons)
@@ -171,7 +171,7 @@ class PublishedPresets:
             return preset
         presets = replace_model({preset.name: preset}, self._container.options.model, settings)
         add_backends(
-            models.backends, settings, presets.values(), models.renderer, models.session_key
+            models.backends, settings, presets.values(), models.renderer, models.id_hashing_key
         )
         return presets[preset.name]
 

@@ -58,7 +58,7 @@ class ModelResources:
     """Embeds texts to find memories by meaning; None if not needed or not installed."""
     tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
     """Tool servers by the name that presets use for them."""
-    session_key: bytes = b""
+    id_hashing_key: bytes = b""
     """The key with which backends hash conversation keys; the same in all processes."""
 
 
@@ -138,13 +138,13 @@ class Resources:
     resolver: PresetResolver
     models: ModelResources | None
     """None if this process neither generates nor shows answers."""
-    shared_windows: SharedSessionWindows | None = None
+    shared_turn_windows: SharedSessionWindows | None = None
     """Session windows shared through Redis; None if Redis is not configured."""
     rate_limits: RateLimits | None = None
     """Rate limits shared by all processes; None if each process counts separately."""
     folder_presets: PresetsInFolder = field(default_factory=PresetsInFolder)
     """The content of the presets folder, as read at startup."""
-    file_stamps: FileStamps = field(default_factory=dict)
+    preset_file_stamps: FileStamps = field(default_factory=dict)
     """Stamps of the presets folder's files, taken before reading them, to detect changes."""
 
 
@@ -156,7 +156,7 @@ async def open_resources(
     options: RunOptions,
 ) -> AsyncIterator[Resources]:
     """Open all configured resources; raises `SettingsError` and `StoreError`."""
-    file_stamps = read_file_stamps(presets_folder(settings.presets_dir))
+    preset_file_stamps = read_file_stamps(presets_folder(settings.presets_dir))
     folder_presets = read_character_folder(presets_folder(settings.presets_dir))
     presets, disabled_presets = _select_usable_presets(settings, folder_presets, options, report)
     for problem in plugins.load_errors.values():
@@ -200,7 +200,7 @@ async def open_resources(
             shared_windows,
             rate_limits,
             folder_presets,
-            file_stamps,
+            preset_file_stamps,
         )
 
 
@@ -238,9 +238,9 @@ async def _open_models(
         await prepare_models(settings, default, report)
     async with contextlib.AsyncExitStack() as stack:
         renderer = await stack.enter_async_context(Renderer())
-        session_key = (await read_installation_id(database)).encode()
+        id_hashing_key = (await read_installation_id(database)).encode()
         backends: dict[str, Backend] = {}
-        add_backends(backends, settings, presets.values(), renderer, session_key)
+        add_backends(backends, settings, presets.values(), renderer, id_hashing_key)
         stack.push_async_callback(_close_backends, backends)
         texts = select_stories(presets, stories) if is_worker else {}
         uses_memory = is_worker and any(one.memory for one in presets.values())
@@ -261,7 +261,7 @@ async def _open_models(
             stack.push_async_callback(cancel_and_wait, [preload_task])
         memory_ranker = embedder if uses_memory else None
         yield ModelResources(
-            renderer, backends, retrieve_stories, memory_ranker, tool_servers, session_key
+            renderer, backends, retrieve_stories, memory_ranker, tool_servers, id_hashing_key
         )
 
 

@@ -48,7 +48,7 @@ class Service:
         async with self._serve_http():
             jobs_to_run: list[Job] = [
                 container.supervisor.run_until_stopped,
-                partial(log_outages, self._check_servers, container.clock),
+                partial(log_outages, self._check_needed_servers, container.clock),
                 self._presets.watch_files,
                 *(job for group in job_groups for job in group.jobs),
             ]
@@ -71,8 +71,8 @@ class Service:
         if not container.options.serves_http:
             yield
             return
-        routes, allows_any_port = self.http_routes(), container.may_take_any_port
-        async with serve_http(settings.console, routes, allows_any_port=allows_any_port) as address:
+        routes, may_change_port = self.http_routes(), container.may_take_any_port
+        async with serve_http(settings.console, routes, may_change_port=may_change_port) as address:
             notice = f"health at {address}/readyz"
             port = settings.console.port
             if port == 0 or address.endswith(f":{port}"):
@@ -122,7 +122,7 @@ class Service:
         roles = sorted(self.container.options.roles)
         return {
             **self._make_server_probes(),
-            **{str(role): partial(self._find_role_problem, role) for role in roles},
+            **{str(role): partial(self._find_readiness_problem, role) for role in roles},
         }
 
     def _make_server_probes(self) -> dict[str, Probe]:
@@ -135,7 +135,7 @@ class Service:
             **{name: partial(self._find_platform_problem, one) for name, one in receiver_items},
         }
 
-    async def _check_servers(self) -> Mapping[str, str]:
+    async def _check_needed_servers(self) -> Mapping[str, str]:
         """Return "ok" or the problem of each server that this process depends on."""
         server_states = await run_probes(self._make_server_probes(), _PROBE_TIMEOUT_SECONDS)
         return {**server_states, **self.container.provider_notices.describe_states()}
@@ -143,7 +143,7 @@ class Service:
     async def _find_platform_problem(self, receiver: Receiver) -> str | None:
         return self.container.supervisor.find_problem(receiver)
 
-    async def _find_role_problem(self, role: Role) -> str | None:
+    async def _find_readiness_problem(self, role: Role) -> str | None:
         if self._is_stopping:
             return "stopping"
         return self.container.provider_notices.worker_problem() if role is Role.WORKER else None

@@ -149,7 +149,7 @@ class StorageContainer:
     @cached_property
     def conversations(self) -> Conversations:
         sender = self._lane_sender if Role.SENDER in self.options.roles else None
-        windows = self.resources.shared_windows
+        windows = self.resources.shared_turn_windows
         return Conversations(self.database, self.clock, sender, self._record_tombstone, windows)
 
     def _record_tombstone(self, tombstone: Tombstone) -> None:

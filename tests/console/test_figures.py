@@ -47,7 +47,7 @@ def test_waterfall_shows_steps_edits_and_delivery_in_order() -> None:
         (4, 5.5),
     )
     assert (delivered.name, delivered.seconds) == ("delivered", 4.0)
-    assert (delivered.begin_seconds, delivered.end) == (6, 10)
+    assert (delivered.begin_seconds, delivered.end_seconds) == (6, 10)
 
     shown_whole_before = Timings(1.0, 2.0, 5.0, edits=(4.0, 6.5), received_at=1_000.0)
     last = build_waterfall(replace(RECEIPT, timings=shown_whole_before), 4.0)[-1]

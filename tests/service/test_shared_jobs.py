@@ -93,5 +93,5 @@ async def test_process_uses_another_port_unless_it_serves_the_console(
     async with serve_http(ConsoleSettings(port=0), []) as taken:
         port = urlsplit(taken).port
         assert port is not None
-        async with serve_http(ConsoleSettings(port=port), [], allows_any_port=True) as address:
+        async with serve_http(ConsoleSettings(port=port), [], may_change_port=True) as address:
             assert urlsplit(address).port != port

@@ -184,7 +184,7 @@ class Setup(Delivery):
             "answer_limits": None,
             "prompt_writer": FakePrompts(),
             "_delivery": self,
-            "_announce_sent_row": lambda *_: None,
+            "_tell_workers_of_sent_row": lambda *_: None,
         }
         vars(container).update(replaced | parts)
         self.conversations = container.conversations = FullDiskConversations(

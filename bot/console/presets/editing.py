@@ -54,7 +54,7 @@ class EditedPreset:
         return self.published_text if self.draft is None else self.draft.content
 
     @property
-    def revision(self) -> int:
+    def draft_revision(self) -> int:
         """The draft's revision; 0 without a draft."""
         return 0 if self.draft is None else self.draft.revision
 
@@ -152,7 +152,7 @@ class PresetEditor:
         """Save a draft, even an invalid one; raises `RequestRefused` if `revision` is outdated."""
         _check_length(content)
         edited = await self.open_preset(name)
-        if revision != edited.revision:
+        if revision != edited.draft_revision:
             raise make_conflict_error()
         if content == edited.content:
             return edited
@@ -206,7 +206,7 @@ class PresetEditor:
             raise UserError(problem)
         _check_length(content)
         names = [one.name for one in await self.list_presets()]
-        self.check_name(name, names)
+        self.check_name_is_free(name, names)
         skeleton = confusable_skeleton(name.casefold())
         similar_names = [one for one in names if confusable_skeleton(one.casefold()) == skeleton]
         if similar_names:
@@ -249,7 +249,7 @@ class PresetEditor:
         preset_with_lorebook = load_preset_lorebook(preset, folder / f"{preset.id}.json")
         return merge_character_file(preset_with_lorebook, folder)[0]
 
-    def check_name(self, name: str, other_names: Iterable[str]) -> None:
+    def check_name_is_free(self, name: str, other_names: Iterable[str]) -> None:
         """Raise `UserError` if a preset in `other_names` already uses the file for this name."""
         file_id = preset_id(name)
         if taken_name := next((one for one in other_names if preset_id(one) == file_id), None):

@@ -114,7 +114,7 @@ class PresetImports:
         file_text = _decode_file(path, content)
         imported_preset = await asyncio.to_thread(preset_from_text, file_text, path, base=preset)
         text = await asyncio.to_thread(export_preset, imported_preset.preset)
-        await self.editor.save_draft(name, text, edited.revision)
+        await self.editor.save_draft(name, text, edited.draft_revision)
         await self.editor.log_change(who, "import into", name, edited.content, text)
         return name, imported_preset.notes
 

@@ -223,7 +223,7 @@ class PresetPages(RouteGroup):
         counts_tokens = query.tab == "form" or (is_lorebook and query.entry > 0)
         tokens = await self.previews.count_tokens(edited, query.entry) if counts_tokens else {}
         may_spend = request.caller.may_spend
-        conversations = await self.previews.list_conversations(name)
+        conversations = await self.previews.list_answered_conversations(name)
         return {
             **query.model_dump(),
             **_filter_presets(presets, query.find),
@@ -308,9 +308,9 @@ class PresetPages(RouteGroup):
 
     async def _to_detail(self, edited: EditedPreset) -> PresetDetail:
         draft = None if edited.draft is None else edited.draft.content
-        problems = (await self.editor.check(edited.content)).problems
+        errors = (await self.editor.check(edited.content)).problems
         return PresetDetail(
-            edited.name, edited.version, edited.published_text, draft, edited.revision, problems
+            edited.name, edited.version, edited.published_text, draft, edited.draft_revision, errors
         )
 
     @route(f"PUT {_API_PATH}/draft", ApiScope.PRESETS)
@@ -350,7 +350,7 @@ class PresetPages(RouteGroup):
         if draft.revision != revision:
             raise make_conflict_error()
         preset = await self._require_valid_preset(name, draft.content)
-        editor.check_name(name, editor.resolver.presets.keys() - {name})
+        editor.check_name_is_free(name, editor.resolver.presets.keys() - {name})
         live_preset = await asyncio.to_thread(self._write_files, preset, draft)
         number = (await editor.versions.save([preset_version(live_preset)]))[name]
         editor.resolver.publish(editor.prepare_preset(live_preset), number)
@@ -399,7 +399,7 @@ class PresetPages(RouteGroup):
         """Make an old version's text the draft."""
         content = await self.editor.read_version_text(name, version)
         edited = await self.editor.open_preset(name)
-        new_draft = await self.editor.save_draft(name, content, edited.revision)
+        new_draft = await self.editor.save_draft(name, content, edited.draft_revision)
         await self._log_action(request, "go back", f"{name} v{version}", edited.content, content)
         return await self._to_detail(new_draft)
 
@@ -493,7 +493,7 @@ class PresetPages(RouteGroup):
             text = translatable("The lorebook is full, or its JSON has no list of entries.")
             raise UserError(text) from None
         edited = await self.editor.save_draft(name, write_preset_json(new_value), revision)
-        return {"revision": edited.revision, "entry": number}
+        return {"revision": edited.draft_revision, "entry": number}
 
     @route(f"DELETE {_API_PATH}/lorebook/entries/{{entry}}", ApiScope.PRESETS)
     @route(f"POST {_WEB_PATH}/lorebook/remove", ApiScope.PRESETS, redirect=_LORE_PATH)
@@ -525,13 +525,13 @@ class PresetPages(RouteGroup):
             raise UserError(translatable("This preset has not answered anything yet."))
         trials = []
         may_spend = request.caller.may_spend
-        for conversation in await self.previews.list_conversations(name):
+        for conversation in await self.previews.list_answered_conversations(name):
             scene = await self.previews.composer.find_recorded_scene(conversation)
             if scene is not None:
                 compose = partial(self.previews.compose_prompt, scene=scene, may_spend=may_spend)
                 old_receipt, _ = await compose(published_preset, None)
                 new_receipt, problem = await compose(draft_preset, None)
-                trials.append(_to_trial(conversation, old_receipt, new_receipt, problem))
+                trials.append(_compare_prompts(conversation, old_receipt, new_receipt, problem))
         has_draft = edited.draft is not None
         return {"name": name, "version": edited.version, "has_draft": has_draft, "trials": trials}
 
@@ -576,7 +576,7 @@ class PresetPages(RouteGroup):
         return TrialAnswer(version, answer.text, answer.seconds)
 
 
-def _to_trial(
+def _compare_prompts(
     conversation: str, old: Receipt | None, new: Receipt | None, problem: str
 ) -> Mapping[str, str | int | None]:
     if new is None or (old is not None and _count_dropped_turns(new) > _count_dropped_turns(old)):

@@ -69,7 +69,7 @@ class DraftPreviews:
     composer: DraftComposer
     answers: AnswerLog
 
-    async def list_conversations(self, name: str) -> Sequence[str]:
+    async def list_answered_conversations(self, name: str) -> Sequence[str]:
         """Return the conversations that a preset has answered in, newest first."""
         rows = (await self.answers.search(AnswerSearch(preset=name), _MAX_SEARCHED_ANSWERS)).answers
         return list(dict.fromkeys(one.conversation for one in rows))[:_MAX_RECORDED_SCENES]
@@ -100,14 +100,14 @@ class DraftPreviews:
             if spec.kind == "long" and isinstance(value, str):
                 texts[spec.name] = value
         try:
-            texts |= await self._list_entry_texts(result.value, entry)
+            texts |= await self._list_long_entry_texts(result.value, entry)
             preset = await self.prepare_preset(result.preset)
             counts = await self.composer.count_tokens(preset, list(texts.values()))
         except (UserError, BackendError, SettingsError):
             return {}  # the preview shows the reason
         return dict(zip(texts, counts, strict=True))
 
-    async def _list_entry_texts(self, value: dict[str, object], number: int) -> dict[str, str]:
+    async def _list_long_entry_texts(self, value: dict[str, object], number: int) -> dict[str, str]:
         if not number:
             return {}
         lorebook = (await self.editor.include_lorebook(value)).get("lorebook")
@@ -120,7 +120,7 @@ class DraftPreviews:
         conversation = scene_id.removeprefix(_RECORDED_SCENE_PREFIX)
         scene = make_sample_scene(scene_id, name) if scene_id in SAMPLE_SCENES else None
         is_recorded = scene_id.startswith(_RECORDED_SCENE_PREFIX)
-        if is_recorded and conversation in await self.list_conversations(name):
+        if is_recorded and conversation in await self.list_answered_conversations(name):
             scene = await self.composer.find_recorded_scene(conversation)
         if scene is not None:
             return scene
