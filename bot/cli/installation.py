@@ -450,7 +450,7 @@ def forget(
             conversation_keys = await get_conversations(database, scope)
             # A private chat on Telegram has the person's id; `--user` deletes their characters.
             if not scope.partition(":")[2].isdecimal():
-                changed_scopes = await personal_data.forget_characters(scope)
+                changed_scopes = await personal_data.forget_characters_of_server(scope)
         request_name, request_time = f"operator:{secrets.token_hex(6)}", clock.utc_now()
         deletion_requests = create_forget_requests(
             conversation_keys, request_name, user, request_time, changed_scopes

@@ -174,7 +174,7 @@ class CharacterHandlers:
         await self._require_character_permission(request.incoming)
         owner = find_character_owner(request.incoming)
         name = await self.find_full_character_name(request.argument, owner, "/character remove")
-        await self.resolver.characters.update_setting(name, "", "", **request.audit_arguments)
+        await self.resolver.characters.record_character(name, "", "", **request.audit_arguments)
         await self.versions.delete(name)
         text = translatable("{name} was deleted.", name=display_name(name))
         return CommandResult(text, changes_channel=True)
@@ -333,7 +333,7 @@ class CharacterHandlers:
         await self.versions.save([PresetVersion(name, content, 1, owner)])
         summary = " ".join(preset.description[:_MAX_SUMMARY_CHARS].split())
         summary += f"\t{preset.avatar or ''}"
-        await self.resolver.characters.update_setting(
+        await self.resolver.characters.record_character(
             name, content, summary, **request.audit_arguments
         )
 

@@ -135,7 +135,7 @@ class MemoryHandlers:
                 "Memories that I may use here: {count}", count=len(local_memories)
             )
             return self._show_page(request, heading, local_memories)
-        preset = await self.characters.resolver.find_chat_preset(argument, message, request.active)
+        preset = await self.characters.resolver.find_named_preset(argument, message, request.active)
         known_memories = [one for one in local_memories if _is_known_to_character(preset.name, one)]
         placeholders = {"name": preset.character_name, "count": len(known_memories)}
         heading = translatable("Memories of {name} that you may see: {count}", **placeholders)
@@ -323,7 +323,7 @@ class MemoryHandlers:
         self, request: CommandRequest, memories: Sequence[Memory]
     ) -> tuple[Text, Attachment]:
         message, resolver = request.incoming, self.characters.resolver
-        preset = await resolver.find_chat_preset(request.argument, message, request.active)
+        preset = await resolver.find_named_preset(request.argument, message, request.active)
         is_own_character = preset.name.startswith(f"{message.author.id}{OWNER_SEPARATOR}")
         if not is_own_character:  # the file has the character's instructions
             action = translatable("export this character, because the file has its instructions")

@@ -152,7 +152,7 @@ class SettingMenus:
     async def _build_scope_menu(self, request: CommandRequest) -> tuple[list[Text], Menu]:
         scopes, settings, values = request.incoming.scopes, [], []
         for each in (scopes, scopes[1:]):
-            settings.append(await self.history_scopes.find_setting(each))
+            settings.append(await self.history_scopes.find_history_scope_setting(each))
             values.append(await self.history_scopes.find(each) or HistoryScope.SHARED)
         labels = {one.value: to_translatable(label) for one, label in SCOPE_DESCRIPTIONS.items()}
         labels[INHERIT] = _OBSERVING_LABELS["inherit"]

@@ -99,7 +99,7 @@ class PresetHandlers:
         message, typed_name = request.incoming, request.argument
         origin = None if typed_name else _describe_preset_origin(active.first, message)
         if typed_name:
-            preset = await self.resolver.find_chat_preset(typed_name, message, active)
+            preset = await self.resolver.find_named_preset(typed_name, message, active)
         if origin and active.is_group:
             lines = [preset_line(one.name, one.description, active.names) for one in active.presets]
             hint = translatable("/preset show NAME shows one of them.")
@@ -154,7 +154,7 @@ class PresetHandlers:
             example = f"/preset {action} assistant"
             raise UserError(translatable("Which preset? For example: {example}", example=example))
         message = request.incoming
-        preset = await self.resolver.find_chat_preset(request.argument, message, request.active)
+        preset = await self.resolver.find_named_preset(request.argument, message, request.active)
         await self.admins.require_admin(message, _CHANGE_PRESETS_ACTION)
         return preset
 

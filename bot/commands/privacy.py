@@ -148,7 +148,7 @@ class ForgottenConversations(ConversationMemory):
     async def drop_deleted_conversations(self) -> None:
         """Drop the conversations that any process deleted since the last call."""
         started_at = self.clock.now()
-        deletions = await self.personal_data.find_deletions_since(self._search_start)
+        deletions = await self.personal_data.find_conversations_with_deletions(self._search_start)
         for key in sorted({key for row, key in deletions.items() if row not in self._seen_row_ids}):
             await self.forget(key)
         self._seen_row_ids, self._search_start = frozenset(deletions), started_at - _OVERLAP_SECONDS
@@ -418,7 +418,7 @@ class PrivacyHandlers:
         new_consent = None if choice == _RESET_CHOICE else Consent(choice)
         self.deletions.personal_data.record_consent(message.author.id, new_consent or "")
         await self.deletions.history_scopes.set_consent(message.author.id, new_consent)
-        await self.deletions.memories.apply_consent(message.author.id)
+        await self.deletions.memories.apply_consent_to_audiences(message.author.id)
         if new_consent is Consent.OFF:
             await self.deletions.request_person_deletion(message)
             return CommandResult(_NEW_OPT_OUT_NOTICE)

@@ -310,7 +310,7 @@ class AnswerPages(RouteGroup):
             "dropped": receipt.dropped,
             "parameters": receipt.prompt.parameters,
             "stop": receipt.prompt.stop,
-            "feedback": await self.answers.find_feedback(number),
+            "feedback": await self.answers.find_reactions_by_person(number),
         }
 
     @route("GET /api/v1/answers/{number}/prompt", ApiScope.READ)
@@ -351,13 +351,13 @@ class AnswerPages(RouteGroup):
             "answer": to_answer_row(answer),
             "receipt": receipt,
             "question": extract_question(receipt),
-            "feedback": await self.answers.find_feedback(number),
+            "feedback": await self.answers.find_reactions_by_person(number),
             "form": form,
             "segments": make_budget_segments(receipt),
             "steps": steps,
             "axis": place_axis_marks(max(one.end_seconds for one in steps)),
             "parameters": describe_parameters(receipt.prompt, version),
-            "before": await self.answers.find_previous_answer(answer),
+            "before": await self.answers.find_previous_answer_by_preset(answer),
             "beside": await self.answers.find_adjacent_answers(answer),
             "other_costs": estimate_other_model_costs(receipt, self.providers),
             "presets": sorted(self.preset_names),

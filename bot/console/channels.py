@@ -120,7 +120,7 @@ class ChannelPage(RouteGroup):
         scopes = await self._find_scopes(channel)
         settings = {(one.scope, one.key): one for one in await self.state.chat_settings()}
         active = await self.resolver.resolve(scopes)
-        history_setting = await self.history_scopes.find_setting(scopes)
+        history_setting = await self.history_scopes.find_history_scope_setting(scopes)
         observing_setting = await self.resolver.find_observing_setting(scopes)
         people = await self.state.people(channel, _MAX_PEOPLE)
         labels = label_speakers(people, self.resolver.character_names(active.names)).people

@@ -40,7 +40,7 @@ class _ResentRow:
 
     row: OutboxRow
     """The row as it was first sent; a live answer may be longer now."""
-    pending_request_count: int
+    unsettled_send_count: int
     """The number of earlier requests that the platform may still accept."""
     due_at: float
     """When to search again, by the monotonic clock."""
@@ -70,7 +70,7 @@ class LateDuplicateRemover:
         resent_row = earlier_resent_row or _ResentRow(row, 0, due_at, due_at)
         self._resent_rows[row.id] = replace(
             resent_row,
-            pending_request_count=resent_row.pending_request_count + (message_id is None),
+            unsettled_send_count=resent_row.unsettled_send_count + (message_id is None),
             due_at=due_at,
             give_up_at=due_at + _SECONDS_UNTIL_GIVE_UP,
         )
@@ -135,7 +135,7 @@ class LateDuplicateRemover:
         if row.id not in sent_ids:
             return False
         message_id = sent_ids[row.id]
-        for _ in range(resent_row.pending_request_count if message_id is not None else 0):
+        for _ in range(resent_row.unsettled_send_count if message_id is not None else 0):
             copy_id = await self.find_message(row, message_id)
             if copy_id is None:
                 break

@@ -294,14 +294,14 @@ class RateLimitedSurface(Surface):
         learns_limits, is_best_effort = self.settings.pacing == "learned", self.is_best_effort
         if not is_required:
             windows = limits.bot_call_windows if limits.typing_counts_as_call else ()
-            windows = _adjust_windows(windows, learns_limits=learns_limits, reserves_calls=True)
+            windows = _apply_pacing(windows, learns_limits=learns_limits, leaves_reserve=True)
             return (), (), windows
         learns_chat_limits = learns_limits and not is_best_effort
-        adjust_windows = partial(_adjust_windows, reserves_calls=is_best_effort)
+        apply_pacing = partial(_apply_pacing, leaves_reserve=is_best_effort)
         return (
-            adjust_windows(limits.route_call_windows, learns_limits=learns_chat_limits),
-            adjust_windows(limits.chat_call_windows, learns_limits=learns_chat_limits),
-            adjust_windows(limits.bot_call_windows, learns_limits=learns_limits),
+            apply_pacing(limits.route_call_windows, learns_limits=learns_chat_limits),
+            apply_pacing(limits.chat_call_windows, learns_limits=learns_chat_limits),
+            apply_pacing(limits.bot_call_windows, learns_limits=learns_limits),
         )
 
     async def _wait_for_limit(self, source: str, lane: str, scopes: list[RateLimitScope]) -> None:
@@ -355,14 +355,14 @@ class RateLimitedSurface(Surface):
         await self.clock.sleep(seconds)
 
 
-def _adjust_windows(
-    windows: _CallWindows, *, learns_limits: bool, reserves_calls: bool
+def _apply_pacing(
+    windows: _CallWindows, *, learns_limits: bool, leaves_reserve: bool
 ) -> _CallWindows:
     return tuple(
         replace(
             one,
             is_learned=one.is_learned and learns_limits,
-            reserved_count=one.reserved_count if reserves_calls else 0,
+            reserved_count=one.reserved_count if leaves_reserve else 0,
         )
         for one in windows
     )

@@ -66,8 +66,8 @@ _MAX_UNKNOWN_OUTCOMES = 5
 """After so many attempts with an unknown outcome, give up on a row if other chats' rows succeed."""
 _MAX_ATTEMPTS = 200
 _RECENT_SUCCESS_SECONDS = 120.0
-_MAX_REMEMBERED_LANES = 100
-_MAX_REMEMBERED_ROWS = 1000
+_MAX_REMEMBERED_SUCCESSES = 100
+_MAX_ROWS_OF_UNKNOWN_OUTCOME = 1000
 _UNDELIVERED_NOTICE = translatable(
     "⚠ Part of my answer could not be delivered. The log contains the reason."
 )
@@ -167,8 +167,8 @@ class Sender:
         self.late_duplicate_remover = LateDuplicateRemover(
             self.outbox, self.surfaces, self.clock, self._search_message
         )
-        self._success_times = BoundedDict[str, float](_MAX_REMEMBERED_LANES)
-        self._unknown_outcome_counts = BoundedDict[int, int](_MAX_REMEMBERED_ROWS)  # by row
+        self._success_times = BoundedDict[str, float](_MAX_REMEMBERED_SUCCESSES)
+        self._unknown_outcome_counts = BoundedDict[int, int](_MAX_ROWS_OF_UNKNOWN_OUTCOME)  # by row
 
     def seconds_on_hold(self, lane: str) -> float:
         """Return how many seconds the bot's rate limit delays the delivery to a chat."""
@@ -336,7 +336,7 @@ class Sender:
     async def _resolve_unknown_outcome(self, row: OutboxRow) -> OutboxRow | None:
         found_id = None
         # Edits, deletions, reactions, placeholders and interaction responses are safe to repeat.
-        can_repeat_request = row.interaction is not None or _is_still_in_group(row)
+        can_repeat_request = row.interaction is not None or _is_private_in_group(row)
         if row.operation is OutboxOperation.SEND and not (
             can_repeat_request or await self._needs_placeholder(row)
         ):
@@ -395,7 +395,7 @@ class Sender:
         if row.private_delivery is None or row.operation is not OutboxOperation.SEND:
             return False
         limits = self._limits(row)
-        if _is_still_in_group(row):  # an edit cannot add a file
+        if _is_private_in_group(row):  # an edit cannot add a file
             is_text_response = row.interaction is not None and row.file is None
             return is_text_response and limits.fills_private_replies_by_edit
         # In a chat without earlier messages of the bot, a search could not find the message.
@@ -417,7 +417,7 @@ class Sender:
                 row, lambda content: surface.send(_to_message(row, content, thread))
             )
         except Refused as error:
-            if row.file is None or _is_still_in_group(row):
+            if row.file is None or _is_private_in_group(row):
                 raise
             _log.warning("file_refused", row=row.id, reason=str(error))
             content = replace(row.content, text=translate_to_all_languages(_FILES_FORBIDDEN_NOTICE))
@@ -497,12 +497,12 @@ def _to_message(
         file=row.file,
         thread=thread,
         private_to=row.private_delivery.person
-        if row.private_delivery and _is_still_in_group(row)
+        if row.private_delivery and _is_private_in_group(row)
         else None,
     )
 
 
-def _is_still_in_group(row: OutboxRow) -> bool:
+def _is_private_in_group(row: OutboxRow) -> bool:
     """Return whether a private row is still in the group, not yet in its reader's private chat."""
     return row.private_delivery is not None and not row.private_delivery.group
 
@@ -531,7 +531,7 @@ async def request_with_fallbacks(
 
 
 @dataclass(eq=False)
-class LaneDelivery(Delivery):
+class RowDispatcher(Delivery):
     """Delivers rows with the senders of this process or, if it has none, alerts other processes."""
 
     sent_row_tracker: SentRowTracker

@@ -210,7 +210,7 @@ class Summarizer:
         self, preset: Preset, conversation: str, kept_turn_count: int, message: IncomingMessage
     ) -> None:
         """Summarize all but the newest `kept_turn_count` turns, if that adds enough turns."""
-        session_turns = await self.summaries.load_turns(conversation)
+        session_turns = await self.summaries.load_whole_session(conversation)
         old_turns = session_turns.turns[: max(0, len(session_turns.turns) - kept_turn_count)]
         summary = session_turns.summary
         covered_turn_count = (

@@ -130,7 +130,7 @@ def _parse_addressed_command(
 LAST_REFUSAL_KEY = "persona told"
 """The key of the last refusal that a person was told about; deleted with their persona."""
 _ALWAYS_ALLOWED_COMMANDS = ("forget me", "export", "privacy", "settings me")
-_ADMIN_COMMANDS = ("access", "settings why")
+_ADMIN_COMMANDS_WHILE_OFF = ("access", "settings why")
 
 
 @value_class
@@ -196,7 +196,7 @@ class AccessRules:
         scope_rules[INSTALLATION] |= self.fixed_rules
         return scope_rules
 
-    async def is_access_off(self, scopes: Sequence[str]) -> bool:
+    async def is_bot_off(self, scopes: Sequence[str]) -> bool:
         """Return whether `/access off` applies to a chat."""
         return any("off" in rules for rules in (await self.load(scopes)).values())
 
@@ -280,7 +280,7 @@ class AccessRules:
             return None
         base_access = access
         if access.rule == "off":
-            if not _is_command(event, _ADMIN_COMMANDS):
+            if not _is_command(event, _ADMIN_COMMANDS_WHILE_OFF):
                 return access
             base_access = await self.find(event, ignores_off_rule=True)
         is_blocked_everywhere = not base_access.is_allowed and base_access.scope == INSTALLATION
@@ -331,7 +331,7 @@ _MAX_PENDING_NOTES = 1000
 _ANSWERED_TEXT = marked("answered")
 _OBSERVED_TEXT = marked("not answered, but remembered")
 _IGNORED_TEXT = marked("not answered")
-_REFUSAL_TEXT = StoredPattern(marked("{name} may not use me here: {rule} ({scope})"))
+_PERSON_REFUSED_TEXT = StoredPattern(marked("{name} may not use me here: {rule} ({scope})"))
 _SUBSTITUTE_TEXT = StoredPattern(marked("{name}: {used} answered in place of {expected}"))
 
 
@@ -399,7 +399,7 @@ class DecisionLog:
     def record_refusal(self, message: IncomingMessage, access: Access) -> None:
         """Log the rule that refused a message, without the message's text."""
         text_values = {"name": message.author.name, "rule": access.rule, "scope": access.scope}
-        outcome = _REFUSAL_TEXT.with_values(**text_values)
+        outcome = _PERSON_REFUSED_TEXT.with_values(**text_values)
         self._add_note(message.address.channel, _LoggedDecision(outcome), message.author.id)
 
     def record_substitute_models(

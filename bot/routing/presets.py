@@ -170,7 +170,7 @@ class Characters:
                 descriptions[name] = value.partition(" ")[2].partition("\t")[0]
         return descriptions
 
-    async def update_setting(
+    async def record_character(
         self, name: str, content: str, description: str, author: str, *, is_audited: bool
     ) -> None:
         """Update the owner's setting after a character was saved or, if `content` is "", deleted.
@@ -398,7 +398,7 @@ class PresetResolver:
         except PresetError as error:
             raise UserError(error.args[0]) from None
 
-    async def find_chat_preset(
+    async def find_named_preset(
         self, name_or_id: str, message: Request, active_characters: ActiveCharacters
     ) -> Preset:
         """Return a preset, or a character of the chat's owner, by its name; raises `UserError`."""
@@ -505,6 +505,6 @@ class HistoryScopes:
         }
         return frozenset(opted_out_ids)
 
-    async def find_setting(self, scopes: Sequence[str]) -> ChatSetting | None:
+    async def find_history_scope_setting(self, scopes: Sequence[str]) -> ChatSetting | None:
         """Return the setting in which an admin chose a channel's history scope, or None."""
         return await self.chat_settings.resolve(scopes, SCOPE_KEY)

@@ -207,7 +207,7 @@ def select_speakers(
     return _rank_candidates(decisions)
 
 
-def select_reaction(
+def select_next_speaker(
     presets: Sequence[Preset],
     answers: Sequence[Turn],
     recent_turns: Sequence[Turn],

@@ -238,7 +238,7 @@ class _Drill:
         await self.container.decision_log.describe_recent_decisions(_GROUP_CHAT.channel)
 
         key, summaries = _DM_CHAT.conversation, self.container.summarizer.summaries
-        history = await summaries.load_turns(key)
+        history = await summaries.load_whole_session(key)
         last_turn = (history.session_number, history.turns[-1].id, fingerprint_turns(history.turns))
         await summaries.save(key, Summary(*last_turn, f"They said {_TAGGED_WORDS}"))
         slots_folder, clock = self.container.settings.data_dir / "slots", self.container.clock

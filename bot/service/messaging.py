@@ -23,7 +23,7 @@ from bot.console.server import RouteAdder, webhook_routes
 from bot.delivery.pacing import RateLimitedSurface
 from bot.delivery.sender import (
     SENT_ROWS_TOPIC,
-    LaneDelivery,
+    RowDispatcher,
     Sender,
     SentRowTracker,
     publish_sent_row,
@@ -362,10 +362,10 @@ class MessagingContainer(StorageContainer, ABC):
     def _delivery(self) -> Delivery:
         if Role.SENDER in self.options.roles:
             lane_pool = self.lane_pool
-            return LaneDelivery(self._sender.sent_row_tracker, lane_pool.wake, lane_pool.start)
+            return RowDispatcher(self._sender.sent_row_tracker, lane_pool.wake, lane_pool.start)
         sent_row_tracker = SentRowTracker(self.outbox)
         self.signals.subscribe(SENT_ROWS_TOPIC, sent_row_tracker.record_announced_rows)
-        return LaneDelivery(sent_row_tracker, partial(wake_keys, self.signals, _LANE_QUEUE_NAME))
+        return RowDispatcher(sent_row_tracker, partial(wake_keys, self.signals, _LANE_QUEUE_NAME))
 
     @cached_property
     def replies(self) -> LiveReplies:

@@ -24,7 +24,7 @@ from bot.ports import Clock
 from bot.storage import finishing
 from bot.storage import receipts as receipt_rows
 from bot.storage.data_kinds import CONVERSATION_DELETIONS
-from bot.storage.database import Database, current_moment, transaction
+from bot.storage.database import Database, read_clock, transaction
 from bot.storage.finishing import NextMessage
 from bot.storage.forgetting import Tombstone
 from bot.storage.functions import SQL_FUNCTIONS
@@ -173,7 +173,7 @@ class Conversations(StoredTurns):
         return decode_all("inbox", [NextMessage(*row[:-1]) for row in rows], _to_message)
 
     @transaction
-    def load_messages_after(
+    def load_waiting_after(
         self, claim: Claim, message: InboxMessage, limit: int
     ) -> Unit[Sequence[InboxMessage]]:
         """Return the messages waiting after `message`, up to an event that is processed alone."""
@@ -235,7 +235,7 @@ class Conversations(StoredTurns):
 
     async def open_part(self, claim: Claim, message: InboxMessage, part: OutgoingPart) -> OpenPart:
         """Queue one part of an unfinished answer for sending, at most once per part."""
-        outbox_row, at = finishing.to_opening_row(message, part), current_moment(self._clock)
+        outbox_row, at = finishing.to_opening_row(message, part), read_clock(self._clock)
         row_number, reserved_row = await self._database.run(
             lambda: finishing.queue_unfinished_part(
                 claim, outbox_row, self._sender, at, self._database.dialect
@@ -252,8 +252,8 @@ class Conversations(StoredTurns):
         final text, or deleted if the result lacks the part. Then the next message begins; if there
         is none or `begins_next` is false, the conversation is released.
         """
-        at = current_moment(self._clock)
-        rows = finishing.ResultRows(
+        at = read_clock(self._clock)
+        rows = finishing.FinishRows(
             message_ids=[
                 *_list_message_ids(message),
                 *(one.id for one in message.refused_messages),
@@ -306,7 +306,7 @@ def _load_message_ids_of_turns(turn_ids: Collection[int]) -> Unit[set[str]]:
 
 
 def _to_message(row: NextMessage) -> InboxMessage:
-    incoming = decode_event(row.kind, row.payload)
+    incoming = decode_event(row.kind, row.encoded_event)
     return InboxMessage(
         row.id,
         incoming,

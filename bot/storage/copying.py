@@ -15,9 +15,9 @@ from bot.errors import StoreError
 from bot.runtime.clock import SystemClock
 from bot.storage.database import INSUFFICIENT_PRIVILEGE, Database
 from bot.storage.statements import SQL, Unit
-from bot.storage.tables import metadata, supported_revision
+from bot.storage.tables import metadata, min_code_revision
 
-COPIED_TABLES = [one for one in metadata.sorted_tables if one is not supported_revision]
+COPIED_TABLES = [one for one in metadata.sorted_tables if one is not min_code_revision]
 """All tables except the one that records the oldest supported revision."""
 
 _ROWS_PER_PAGE = 500
@@ -56,12 +56,12 @@ async def _copy_table(source: Database, target: Database, table: Table) -> int:
         await target.write(lambda c, rows=rows: c.execute(insert_statement, rows))  # type: ignore[misc]
         copied_count, last_key = copied_count + len(rows), get_primary_key(table, rows[-1])
     if not target.is_sqlite and table.autoincrement_column is not None:
-        await _run_as_owner(target, lambda c: _continue_id_sequence(c, table))
+        await _run_if_owner(target, lambda c: _continue_id_sequence(c, table))
     return copied_count
 
 
-async def _run_as_owner(target: Database, unit: Callable[[Connection], None]) -> None:
-    """Run a function as the tables' owner; raises `StoreError` if the role is not the owner."""
+async def _run_if_owner(target: Database, unit: Callable[[Connection], None]) -> None:
+    """Run a function for which the role must own the tables; raises `StoreError` if it does not."""
     try:
         await target.write(unit)
     except StoreError as error:

@@ -29,7 +29,7 @@ from bot.storage.codec import PassThroughCodec, TextCodec, TextEncryption
 from bot.storage.column_types import list_encryptable_columns
 from bot.storage.sqlite import ConnectionPool, SqliteThreadPool, UnitOfWork
 from bot.storage.statements import Rows, StartUnit, Statement, Unit, Values, to_store_error
-from bot.storage.tables import metadata, supported_revision
+from bot.storage.tables import metadata, min_code_revision
 from bot.value_class import value_class
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ _DATABASE_ERRORS = (SQLAlchemyError, sqlite3.Error, OSError, TimeoutError)
 INSUFFICIENT_PRIVILEGE = "42501"
 _READ_ONLY_TRANSACTION = "25006"
 # They show at the start whether the encryption key of recent texts is missing.
-_NEWEST_TEXT_QUERIES = [
+_SELECT_NEWEST_TEXTS = [
     Statement(
         f"SELECT {', '.join(one.name for one in columns)} FROM {table.name}"
         f" ORDER BY {', '.join(f'{one.name} DESC' for one in table.primary_key)} LIMIT 1"
@@ -108,14 +108,14 @@ class Database:
         if not self.is_sqlite:
             return
         for _ in range(_CHECKPOINT_ATTEMPTS):
-            if not await self.read(_try_truncating_log):
+            if not await self.read(_fails_to_truncate_log):
                 return
         _log.warning("log_not_truncated", reason="a reader keeps the write-ahead log busy")
 
     async def check_keys(self) -> None:
         """Check that the newest texts can be decrypted; raises `SettingsError` if not."""
         try:
-            newest = [await self.fetch(one) for one in _NEWEST_TEXT_QUERIES]
+            newest = [await self.fetch(one) for one in _SELECT_NEWEST_TEXTS]
         except UnknownEncryptionKey as error:
             raise SettingsError(f"{error}. Nothing was changed") from None
         if any(isinstance(text, Undecodable) for rows in newest for row in rows for text in row):
@@ -151,7 +151,7 @@ class Moment:
     monotonic: float
 
 
-def current_moment(clock: Clock) -> Moment:
+def read_clock(clock: Clock) -> Moment:
     return Moment(clock.now(), clock.monotonic())
 
 
@@ -160,7 +160,7 @@ def _run_statement(statement: Statement, values: Values) -> Unit[Rows]:
 
 
 class Store:
-    """Base class of stores: runs the units of work decorated with `transaction` or `readonly`."""
+    """Base class of stores, runs units of work decorated with `transaction` or `run_readonly`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -190,7 +190,7 @@ def transaction(
     return run
 
 
-def readonly(
+def run_readonly(
     unit: Callable[Concatenate[AnyStore, Arguments], Unit[T]],
 ) -> Callable[Concatenate[AnyStore, Arguments], Coroutine[Any, Any, T]]:
     """Turn a read-only unit of work into a method that runs it without blocking writers."""
@@ -346,7 +346,7 @@ def _suggest_remedy(url: URL, sql_state: str | None) -> str:
             return f"is the database server running, and is {address} right?"
 
 
-def _try_truncating_log(connection: Connection) -> bool:
+def _fails_to_truncate_log(connection: Connection) -> bool:
     """Write back and truncate SQLite's log; return whether a reader prevented this."""
     is_busy, *_ = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").one()
     return bool(is_busy)
@@ -355,8 +355,8 @@ def _try_truncating_log(connection: Connection) -> bool:
 NEWEST_REVISION = "0100"
 """The revision in migrations/ that creates exactly the tables of `bot.storage.tables`."""
 
-OLDEST_REVISION = "0100"
-"""The oldest revision that can use these tables; increase it in incompatible migrations."""
+MIN_CODE_REVISION = "0100"
+"""The oldest revision of code that can use these tables; raise it in incompatible migrations."""
 
 _alembic_version = Table(
     "alembic_version", MetaData(), Column("version_num", String(32), primary_key=True)
@@ -391,20 +391,20 @@ def read_revisions(connection: Connection) -> TableRevisions:
         return TableRevisions(None, None)
     revision = connection.execute(select(_alembic_version.c.version_num)).scalar_one_or_none()
     minimum = None
-    if inspector.has_table(supported_revision.name):
-        minimum = connection.execute(select(supported_revision.c.oldest)).scalar_one_or_none()
+    if inspector.has_table(min_code_revision.name):
+        minimum = connection.execute(select(min_code_revision.c.oldest)).scalar_one_or_none()
     return TableRevisions(revision, minimum)
 
 
 def _run_migrations(connection: Connection) -> None:
     import_module("bot.storage.migrations").upgrade(connection)
-    _write_oldest_revision(connection)
+    _write_min_code_revision(connection)
 
 
-def _write_oldest_revision(connection: Connection) -> None:
+def _write_min_code_revision(connection: Connection) -> None:
     """Record the oldest revision that can use the tables, at the end of an upgrade."""
-    connection.execute(delete(supported_revision))
-    connection.execute(insert(supported_revision).values(oldest=OLDEST_REVISION))
+    connection.execute(delete(min_code_revision))
+    connection.execute(insert(min_code_revision).values(oldest=MIN_CODE_REVISION))
 
 
 def create_tables(connection: Connection) -> bool:
@@ -414,5 +414,5 @@ def create_tables(connection: Connection) -> bool:
     metadata.create_all(connection, checkfirst=False)
     _alembic_version.create(connection, checkfirst=False)
     connection.execute(insert(_alembic_version).values(version_num=NEWEST_REVISION))
-    _write_oldest_revision(connection)
+    _write_min_code_revision(connection)
     return True

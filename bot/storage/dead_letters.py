@@ -8,7 +8,7 @@ from typing import Any
 from bot.chat.incoming import ButtonPress, ForgetRequest, Incoming, IncomingMessage, SayRequest
 from bot.chat.operation import DeadLetter
 from bot.errors import Undecodable
-from bot.storage.database import ClockStore, readonly, transaction
+from bot.storage.database import ClockStore, run_readonly, transaction
 from bot.storage.inbox import store_events, to_inbox_row
 from bot.storage.rows import decode, decode_event
 from bot.storage.statements import SQL, Unit
@@ -19,7 +19,7 @@ _INBOX, _OUTBOX = "in", "out"
 class DeadLetters(ClockStore):
     """Lists, retries and deletes dead letters: messages that could not be processed or sent."""
 
-    @readonly
+    @run_readonly
     def all(self) -> Unit[Sequence[DeadLetter]]:
         """Return all dead letters, without their texts."""
         dead_messages = [_to_dead_letter(row) for row in (yield SQL["dead_messages"].query_alone())]
@@ -28,13 +28,13 @@ class DeadLetters(ClockStore):
             decode(lambda row: DeadLetter(f"{_OUTBOX}-{row[0]}", *row[1:]), row) for row in rows
         ]
 
-    @readonly
+    @run_readonly
     def list_refusal_reasons(self, lane: str) -> Unit[Sequence[str]]:
         """Return the distinct reasons why recent messages to a chat (lane) were not delivered."""
         rows = yield SQL["refusals"].query_alone(of=lane)
         return tuple(dict.fromkeys(decode(_first_column, row) for row in rows))
 
-    @readonly
+    @run_readonly
     def text(self, name: str) -> Unit[str | None]:
         """Return a dead letter's text, or None if no dead letter has this name."""
         kind, row_id = _parse_dead_letter_name(name)

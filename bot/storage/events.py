@@ -12,7 +12,7 @@ from typing import Any
 
 from bot.chat.incoming import parse_address
 from bot.chat.usage import MICROS_PER_DOLLAR
-from bot.storage.database import ClockStore, readonly, transaction
+from bot.storage.database import ClockStore, run_readonly, transaction
 from bot.storage.leases import read_installation_id
 from bot.storage.statements import SQL, Rows, Unit
 from bot.telemetry.logs import ERROR_PREFIX
@@ -52,7 +52,7 @@ class EventRow:
 class EventLog(ClockStore):
     _installation_id = ""
 
-    @readonly
+    @run_readonly
     def load_rows_after(
         self, kind: EventKind, position: float, limit: int
     ) -> Unit[Sequence[EventRow]]:
@@ -81,7 +81,7 @@ class EventLog(ClockStore):
         seconds = _MAX_SECONDS_TO_WRITE if has_no_older_transaction else _MAX_TRANSACTION_SECONDS
         return self._database.is_sqlite or self._clock.now() - at > seconds
 
-    @readonly
+    @run_readonly
     def list_recent(self) -> Unit[Sequence[EventRow]]:
         """Return recent events, newest first; empty if events were never turned on."""
         events = []

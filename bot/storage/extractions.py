@@ -12,7 +12,7 @@ from operator import itemgetter
 from bot.chat.memory import CheckedNote
 from bot.chat.session import StoredTurn
 from bot.storage import memories
-from bot.storage.database import Store, readonly, transaction
+from bot.storage.database import Store, run_readonly, transaction
 from bot.storage.rows import decode_all, to_turn
 from bot.storage.statements import SQL, Unit, to_dict
 from bot.value_class import value_class
@@ -25,14 +25,14 @@ class UnreadTurns:
     turns: tuple[StoredTurn, ...]
     """The newest 100 questions and answers, and the newest 100 observed turns, in all sessions."""
     last_read_id: int
-    last_question_id: int
+    newest_id_when_asked: int
 
     @property
     def exchange_count(self) -> int:
         """The number of questions answered since a model was last asked for memories."""
         exchange_count, has_question = 0, False
         for one in self.turns:
-            if one.id <= self.last_question_id or one.turn.is_observed:
+            if one.id <= self.newest_id_when_asked or one.turn.is_observed:
                 continue
             if one.turn.role == "user":
                 has_question = True
@@ -42,19 +42,19 @@ class UnreadTurns:
 
 
 class SqlExtractions(Store):
-    @readonly
+    @run_readonly
     def load(self, conversation_key: str) -> Unit[UnreadTurns]:
         """Return the turns not searched for memories yet; empty if there is no conversation."""
         unsorted_rows = yield SQL["unread_turns"].query_alone(of=conversation_key)
         rows = sorted(unsorted_rows, key=itemgetter(0))
         turns = decode_all("turn", rows, lambda row: StoredTurn(row[0], to_turn(row[1:])))
-        last_read_id, last_question_id = rows[0][-2:] if rows else (0, 0)
-        return UnreadTurns(tuple(turns), last_read_id, last_question_id)
+        last_read_id, newest_id_when_asked = rows[0][-2:] if rows else (0, 0)
+        return UnreadTurns(tuple(turns), last_read_id, newest_id_when_asked)
 
     @transaction
     def begin_extraction(self, conversation_key: str, unread_turns: UnreadTurns) -> Unit[bool]:
         """Record that a model is being asked; return False if another process already did so."""
-        positions = {"known": unread_turns.last_question_id, "to": unread_turns.turns[-1].id}
+        positions = {"known": unread_turns.newest_id_when_asked, "to": unread_turns.turns[-1].id}
         return bool((yield SQL["set_asked_to"].query_alone({"of": conversation_key, **positions})))
 
     @transaction

@@ -34,7 +34,7 @@ class NextMessage:
     """The next message of a conversation, as an undecoded inbox row."""
 
     id: int
-    payload: bytes
+    encoded_event: bytes
     crash_count: int
     own_crash_count: int
     kind: str
@@ -56,10 +56,10 @@ class PartChanges:
     may_have_opened_parts: bool
     """Whether parts of this turn may have been queued before the answer was complete."""
 
-    def build_rows(self, queued_part_numbers: Collection[int]) -> list[dict[str, Any]]:
+    def build_change_rows(self, queued_part_numbers: Collection[int]) -> list[dict[str, Any]]:
         """Return the rows to queue, given the numbers of the parts that are already queued."""
         surplus_part_numbers = sorted(set(queued_part_numbers).difference(self.final_parts))
-        return self._join_rows(
+        return self._build_part_and_deletion_rows(
             {part: {} for part in queued_part_numbers},
             {},
             ((part, {}) for part in surplus_part_numbers),
@@ -77,9 +77,9 @@ class PartChanges:
         targets_by_part = dict(zip(text_parts, text_targets, strict=False))
         text_count = len(text_parts)
         surplus_targets = enumerate([*text_targets[text_count:], *file_targets], text_count)
-        return self._join_rows(targets_by_part, no_target, surplus_targets)
+        return self._build_part_and_deletion_rows(targets_by_part, no_target, surplus_targets)
 
-    def _join_rows(
+    def _build_part_and_deletion_rows(
         self,
         targets_by_part: Mapping[int, dict[str, Any]],
         default_target: dict[str, Any],
@@ -96,7 +96,7 @@ class PartChanges:
 
 
 @value_class
-class ResultRows:
+class FinishRows:
     """The rows and changes that `finish` stores."""
 
     message_ids: Sequence[int]
@@ -129,7 +129,7 @@ def queue_unfinished_part(
 
 def finish(
     claim: Claim,
-    rows: ResultRows,
+    rows: FinishRows,
     sender: outbox.SenderIdentity | None,
     at: Moment,
     dialect: DialectName,
@@ -155,7 +155,7 @@ def finish(
 
 def _finish_in_steps(
     claim: Claim,
-    rows: ResultRows,
+    rows: FinishRows,
     sender: outbox.SenderIdentity | None,
     at: Moment,
     dialect: DialectName,
@@ -191,7 +191,7 @@ def _finish_in_steps(
     return None, reserved_row
 
 
-def _mark_answered(claim: Claim, rows: ResultRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
+def _mark_answered(claim: Claim, rows: FinishRows, dialect: DialectName) -> Unit[tuple[int, bool]]:
     """Mark messages as answered; return the session and whether the claim was released."""
     ending_query = SQL["end_message"].query_many([{"message": one} for one in rows.message_ids])
     if dialect == "sqlite" and rows.begins_next and not rows.result.starts_session:
@@ -205,7 +205,7 @@ def _mark_answered(claim: Claim, rows: ResultRows, dialect: DialectName) -> Unit
 
 
 def _queue_answer(
-    rows: ResultRows, sender: outbox.SenderIdentity | None, at: Moment
+    rows: FinishRows, sender: outbox.SenderIdentity | None, at: Moment
 ) -> Unit[OutboxRow | None]:
     answer = rows.answer
     if rows.result.replaced_part_names:
@@ -213,14 +213,14 @@ def _queue_answer(
         queued_rows = answer.build_replacement_rows(targets)
     elif answer.may_have_opened_parts:
         part_rows = yield SQL["opened_parts"].query(of_turn=answer.common_columns["turn"])
-        queued_rows = answer.build_rows([row[0] for row in part_rows])
+        queued_rows = answer.build_change_rows([row[0] for row in part_rows])
     else:
-        queued_rows = answer.build_rows(())
+        queued_rows = answer.build_change_rows(())
     return (yield from outbox.queue_rows(queued_rows, sender, at)) if queued_rows else None
 
 
 def _build_finish_values(
-    claim: Claim, rows: ResultRows, sender: outbox.SenderIdentity | None, now: float
+    claim: Claim, rows: FinishRows, sender: outbox.SenderIdentity | None, now: float
 ) -> dict[str, object]:
     return {
         **claim_values(claim),

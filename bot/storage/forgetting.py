@@ -29,7 +29,7 @@ from bot.chat.session import OWNER_SEPARATOR, display_name
 from bot.errors import StoreError, Undecodable
 from bot.ports import Clock
 from bot.storage.data_kinds import PERSON_DELETION_SQL_NAMES
-from bot.storage.database import ClockStore, Database, readonly
+from bot.storage.database import ClockStore, Database, run_readonly
 from bot.storage.rows import decode, decode_all, decode_event, to_turn
 from bot.storage.statements import SQL, Rows, Unit, to_dict
 
@@ -144,23 +144,23 @@ class PersonalData(TombstoneStore):
         await self._database.run(delete_data)
         await self._database.truncate_log()
 
-    async def forget_characters(self, owner: str) -> Sequence[str]:
+    async def forget_characters_of_server(self, server: str) -> Sequence[str]:
         """Delete the characters of a server; return the scopes whose settings changed."""
 
-        def delete_characters() -> Unit[Sequence[str]]:
+        def delete_and_list_scopes() -> Unit[Sequence[str]]:
             for name in CHARACTER_DELETIONS:
-                yield SQL[name].query(person=owner, until=math.inf)
-            settings = _find_character_settings(owner, (yield SQL["chosen_presets"].query()))
+                yield SQL[name].query(person=server, until=math.inf)
+            settings = _find_character_settings(server, (yield SQL["chosen_presets"].query()))
             for scope, key in settings:
                 yield SQL["reset_choice"].query(scope=scope, key=key)
-            return [owner, *(scope for scope, _ in settings)]
+            return [server, *(scope for scope, _ in settings)]
 
-        self._record_tombstone(Tombstone(self._clock.now(), person=owner))
-        changed_scopes = await self._database.run(delete_characters)
+        self._record_tombstone(Tombstone(self._clock.now(), person=server))
+        changed_scopes = await self._database.run(delete_and_list_scopes)
         await self._database.truncate_log()
         return changed_scopes
 
-    @readonly
+    @run_readonly
     def export(self, person_id: str) -> Unit[Mapping[str, Any]]:
         """Return the person's data as JSON values; the messages are sorted, oldest first."""
         person_values, scope_bounds = {"person": person_id}, _scope_bounds(person_id)
@@ -199,7 +199,7 @@ class PersonalData(TombstoneStore):
             ],
         }
 
-    @readonly
+    @run_readonly
     def list_settings(self, person_id: str) -> Unit[Sequence[tuple[str, str]]]:
         """Return the scope and key of each setting that is deleted with the person's messages."""
         person_values, scope_bounds = {"person": person_id}, _scope_bounds(person_id)
@@ -208,10 +208,10 @@ class PersonalData(TombstoneStore):
         character_settings = _find_character_settings(person_id, setting_rows)
         return [*((str(scope), str(key)) for scope, key in rows), *character_settings]
 
-    @readonly
-    def find_deletions_since(self, moment: float) -> Unit[Mapping[int, str]]:
+    @run_readonly
+    def find_conversations_with_deletions(self, since: float) -> Unit[Mapping[int, str]]:
         """Return the conversations with deletions since a time, by the deletion's number."""
-        return to_dict((yield SQL["forgotten_since"].query_alone(since=moment)))
+        return to_dict((yield SQL["forgotten_since"].query_alone(since=since)))
 
 
 def _scope_bounds(person_id: str) -> Mapping[str, str]:

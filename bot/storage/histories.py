@@ -222,9 +222,9 @@ def _change_versions(change: HistoryChange) -> Unit[None]:
         yield SQL["supersede_listed"].query(_encode_row_ids(change.superseded_ids))
 
 
-def _delete_turns(conversation: str, turn_ids: Collection[int], since: float) -> Unit[None]:
-    yield SQL["drop_feedback_since"].query(of=conversation, since=since)
-    yield SQL["empty_receipts_since"].query(of=conversation, since=since, content=b"")
+def _delete_turns(conversation: str, turn_ids: Collection[int], receipts_from: float) -> Unit[None]:
+    yield SQL["drop_feedback_since"].query(of=conversation, since=receipts_from)
+    yield SQL["empty_receipts_since"].query(of=conversation, since=receipts_from, content=b"")
     name_lists = [row[0] for row in (yield SQL["parts_of_listed"].query(_encode_row_ids(turn_ids)))]
     names = {part.rpartition("/")[0] for parts in name_lists for part in parts.split()}
     yield SQL["empty_unsent"].query(names=json.dumps(sorted(names)))

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from bot.chat.incoming import HISTORY_SEPARATOR, Address
 from bot.chat.session import MessageLocation
-from bot.storage.database import Store, readonly, transaction
+from bot.storage.database import Store, run_readonly, transaction
 from bot.storage.rows import TURN_COLUMNS, encode_names
 from bot.storage.statements import SQL, Unit, to_dict
 
@@ -13,12 +13,12 @@ from bot.storage.statements import SQL, Unit, to_dict
 class SqlHistoryIndex(Store):
     """Finds the histories of messages; only used in channels with several histories."""
 
-    @readonly
+    @run_readonly
     def find_conversation(self, address: Address, external_key: str) -> Unit[str | None]:
         """Return the conversation of a received event, or None if the event is no longer stored."""
         return (yield from _find_conversation(address, external_key))
 
-    @readonly
+    @run_readonly
     def locate(
         self, address: Address, message_ids: Collection[str], *, includes_copies: bool = False
     ) -> Unit[Sequence[MessageLocation]]:
@@ -35,7 +35,7 @@ class SqlHistoryIndex(Store):
             locations += yield from _locate_part(address, name, f"{name}/{part}", includes_copies)
         return locations
 
-    @readonly
+    @run_readonly
     def is_forgotten(self, address: Address, message_id: str) -> Unit[bool]:
         """Return whether the bot sent this message and all histories have forgotten it."""
         channel_values = {"of_lane": address.lane, "of_channel": address.channel}
@@ -47,7 +47,7 @@ class SqlHistoryIndex(Store):
                 return False
         return bool(part_rows)
 
-    @readonly
+    @run_readonly
     def find_newest_conversation(self, address: Address, person_id: str) -> Unit[str | None]:
         """Return the channel's conversation in which the person wrote last, if any."""
         rows = yield SQL["newest_of_person"].query(
@@ -55,7 +55,7 @@ class SqlHistoryIndex(Store):
         )
         return rows[0][0] if rows else None
 
-    @readonly
+    @run_readonly
     def count_turns(self, address: Address) -> Unit[Mapping[str, int]]:
         """Return the number of turns in each of the channel's conversations, by key."""
         return to_dict((yield SQL["conversations_of_channel"].query(_branch_parameters(address))))

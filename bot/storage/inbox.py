@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from bot.chat.incoming import Address, Incoming
 from bot.ports import Intake
-from bot.storage.database import ClockStore, readonly, transaction
+from bot.storage.database import ClockStore, run_readonly, transaction
 from bot.storage.functions import SQL_FUNCTIONS
 from bot.storage.rows import decode_all, decode_event, encode_event, get_event_kind
 from bot.storage.statements import SQL, Unit, Values, to_dict
@@ -27,11 +27,11 @@ class SqlInbox(ClockStore, Intake):
         await self._database.run(lambda: store_unit(rows, cursors, now))
 
     @override
-    @readonly
+    @run_readonly
     def cursors(self, prefix: str) -> Unit[Mapping[str, str]]:
         return to_dict((yield SQL["cursors"].query_alone(prefix=prefix)))
 
-    @readonly
+    @run_readonly
     def find_in_progress(self, address: Address, external_key: str) -> Unit[Sequence[Incoming]]:
         """Return the unfinished message with this key, and messages that its answer also covers."""
         bot = {"platform": address.platform, "bot_id": address.bot_id}

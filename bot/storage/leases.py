@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Sequence
 
 from bot.ports import Clock
-from bot.storage.database import ClockStore, Database, readonly, transaction
+from bot.storage.database import ClockStore, Database, run_readonly, transaction
 from bot.storage.statements import SQL, Unit
 
 
@@ -27,7 +27,7 @@ class SqlRoleLeases(ClockStore):
         """Release a lease of this process, so that others need not wait until it expires."""
         yield SQL["release_role"].query(role=role, owner=self._owner)
 
-    @readonly
+    @run_readonly
     def list_held_roles(self, prefix: str) -> Unit[Sequence[str]]:
         """Return the roles that start with `prefix` and are held by any process."""
         rows = yield SQL["held_roles"].query_alone(prefix=prefix, now=self._clock.now())

@@ -33,7 +33,7 @@ from bot.chat.session import CONSENT_KEY, Consent, StoredTurn
 from bot.chat.story import PackedVector
 from bot.errors import UserError
 from bot.runtime.in_process import BoundedDict
-from bot.storage.database import readonly, transaction
+from bot.storage.database import run_readonly, transaction
 from bot.storage.forgetting import Tombstone, TombstoneStore
 from bot.storage.rows import decode, decode_all, encode_names
 from bot.storage.statements import SQL, Unit
@@ -55,7 +55,7 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 
-def _invalidates_cache(
+def _then_invalidate_cache(
     method: Callable[Concatenate["SqlMemories", Params], Awaitable[Result]],
 ) -> Callable[Concatenate["SqlMemories", Params], Coroutine[Any, Any, Result]]:
     """Mark a method after which listeners may recall more memories than before."""
@@ -84,7 +84,7 @@ class SqlMemories(TombstoneStore):
         """When each listener was last found to have no memories; most chats have none."""
         return BoundedDict(_MAX_LISTENERS_WITHOUT_MEMORIES)
 
-    @_invalidates_cache
+    @_then_invalidate_cache
     @transaction
     def add(
         self,
@@ -126,7 +126,7 @@ class SqlMemories(TombstoneStore):
             if not keys.isdisjoint(one.subjects):
                 del self._listeners_without_memories[one]
 
-    @readonly
+    @run_readonly
     def _read_candidates(self, listener: MemoryListener) -> Unit[RecallCandidates]:
         """Return what a listener may recall, in one query.
 
@@ -159,7 +159,7 @@ class SqlMemories(TombstoneStore):
         private_ids = tuple(row[0] for row in rows if row[-1])
         return RecallCandidates(tuple(decode_all("memory", recallable_rows, parse)), private_ids)
 
-    @readonly
+    @run_readonly
     def list_visible(self, reader: MemoryReader, subject: str = "") -> Unit[Sequence[Memory]]:
         """Return the memories that a reader may see, pinned and newest first.
 
@@ -169,7 +169,7 @@ class SqlMemories(TombstoneStore):
         values = {**_reader_values(reader), "subject": subject, "most": _MAX_LISTED_MEMORIES}
         return decode_all("memory", (yield SQL["visible_memories"].query_alone(values)), _to_memory)
 
-    @readonly
+    @run_readonly
     def list_newest(self, state: str = "", number: int = 0) -> Unit[Sequence[Memory]]:
         """Return the newest memories of all places, for operators.
 
@@ -179,7 +179,7 @@ class SqlMemories(TombstoneStore):
         rows = yield SQL["newest_memories"].query_alone(values)
         return decode_all("memory", rows, _to_memory)
 
-    @_invalidates_cache
+    @_then_invalidate_cache
     async def correct_text(
         self, number: int, reader: MemoryReader, text: str, embedding: tuple[str, bytes] | None
     ) -> Memory | None:
@@ -202,7 +202,7 @@ class SqlMemories(TombstoneStore):
 
         return await self._run_deletion(number, reader, add_correction)
 
-    @_invalidates_cache
+    @_then_invalidate_cache
     @transaction
     def change(
         self,
@@ -221,7 +221,7 @@ class SqlMemories(TombstoneStore):
         yield SQL["change_memory"].query(_to_row(new))
         return new
 
-    @_invalidates_cache
+    @_then_invalidate_cache
     @transaction
     def widen_audience(
         self, number: int, reader: MemoryReader, audience: Audience | None
@@ -262,14 +262,14 @@ class SqlMemories(TombstoneStore):
         await self._database.truncate_log()
         return deleted_or_replaced_memory
 
-    @_invalidates_cache
+    @_then_invalidate_cache
     @transaction
-    def apply_consent(self, person: str) -> Unit[None]:
+    def apply_consent_to_audiences(self, person: str) -> Unit[None]:
         """Set the audience of memories by or about a person to what that person consents to.
 
         Call it after storing the consent. Audiences that authors chose do not change.
         """
-        yield from apply_consent(person)
+        yield from apply_consent_to_audiences(person)
 
 
 def add(
@@ -327,7 +327,7 @@ def _find_outdated_memory(
     return best_match if score >= _MIN_COSINE_OF_CONTRADICTION else None
 
 
-def apply_consent(person: str) -> Unit[None]:
+def apply_consent_to_audiences(person: str) -> Unit[None]:
     rows = yield SQL["memories_of_person"].query(person=person)
     for one in decode_all("memory", rows, _to_memory):
         if not one.is_widened:

@@ -9,7 +9,7 @@ import msgspec
 from bot.chat.access import AuditEntry
 from bot.chat.operation import AnswerPause, BackgroundWork, Node, ProcessReport, RoleHolder
 from bot.chat.session import MessageNote
-from bot.storage.database import ClockStore, readonly, transaction
+from bot.storage.database import ClockStore, run_readonly, transaction
 from bot.storage.rows import decode, decode_all
 from bot.storage.statements import SQL, Unit, to_dict
 
@@ -49,7 +49,7 @@ class NodeRegistry(ClockStore):
         if len(encoded_report) <= _MAX_REPORT_BYTES:
             yield SQL["share_report"].query(owner=owner, report=encoded_report)
 
-    @readonly
+    @run_readonly
     def load_reports(self, owners: Sequence[str]) -> Unit[Mapping[str, ProcessReport]]:
         """Return the last reports of these processes, by owner name."""
         rows = [row for row in (yield SQL["node_reports"].query_alone()) if row[0] in owners]
@@ -60,7 +60,7 @@ class NodeRegistry(ClockStore):
         """Remove a process that is shutting down."""
         yield SQL["leave_node"].query(owner=owner)
 
-    @readonly
+    @run_readonly
     def list_nodes(self) -> Unit[Sequence[Node]]:
         """Return running and recently crashed processes, oldest first."""
         time_values = self._time_values()
@@ -73,12 +73,12 @@ class NodeRegistry(ClockStore):
             for name, roles, version, uptime, report_age in (yield SQL["nodes"].query(time_values))
         ]
 
-    @readonly
+    @run_readonly
     def list_exclusive_roles(self) -> Unit[Sequence[RoleHolder]]:
         """Return the exclusive roles with their holders."""
         return [RoleHolder(*row) for row in (yield SQL["jobs"].query_alone(self._time_values()))]
 
-    @readonly
+    @run_readonly
     def list_background_work(self) -> Unit[Sequence[BackgroundWork]]:
         """Return the amount and age of waiting and running work, by kind."""
         work_items = []
@@ -94,7 +94,7 @@ class NodeRegistry(ClockStore):
 class PauseStore(ClockStore):
     """Stores pauses. While a scope is paused, the bot answers nobody in it."""
 
-    @readonly
+    @run_readonly
     def list_all(self) -> Unit[Sequence[AnswerPause]]:
         """Return all pauses, oldest first."""
         return [AnswerPause(*row) for row in (yield SQL["pauses"].query_alone())]
@@ -119,13 +119,13 @@ class SqlMessageNotes(ClockStore):
         rows = [{"key": one.key, "content": one.content, "person": one.person_id} for one in notes]
         yield SQL["add_note"].query_many([{**row, **time_values} for row in rows])
 
-    @readonly
+    @run_readonly
     def list_notes(self, key: str, limit: int) -> Unit[Sequence[str]]:
         """Return the newest notes with a key, oldest first."""
         rows = yield SQL["newest_notes"].query_alone(key=key, most=limit)
         return [decode(lambda row: str(row[0]), row) for row in reversed(rows)]
 
-    @readonly
+    @run_readonly
     def list_notes_of_kind(
         self, kind: str, limit: int, since: float | None = None, until: float | None = None
     ) -> Unit[Sequence[str]]:
@@ -151,7 +151,7 @@ class AuditLog(ClockStore):
         entry = AuditEntry(self._clock.now(), who, action, subject, before, after)
         yield SQL["record_change"].query(asdict(entry))
 
-    @readonly
+    @run_readonly
     def newest(self, limit: int) -> Unit[Sequence[AuditEntry]]:
         """Return the newest entries, newest first."""
         rows = yield SQL["newest_changes"].query_alone(most=limit)

@@ -23,7 +23,7 @@ from bot.chat.outgoing import (
 from bot.errors import Fenced, Undecodable
 from bot.ports import Clock
 from bot.storage import histories
-from bot.storage.database import ClockStore, Database, Moment, current_moment, readonly, transaction
+from bot.storage.database import ClockStore, Database, Moment, read_clock, run_readonly, transaction
 from bot.storage.functions import SQL_FUNCTIONS
 from bot.storage.rows import NO_CONTENT, decode, decode_content, encode_content, to_address_columns
 from bot.storage.statements import SQL, Rows, Unit, encode_sources
@@ -60,7 +60,7 @@ class SqlOutbox(ClockStore):
     @transaction
     def reserve_due_rows(self, lanes: Sequence[str]) -> Unit[Sequence[OutboxRow]]:
         """Reserve each chat's first row if it is due. UNKNOWN rows may already have been sent."""
-        at = current_moment(self._clock)
+        at = read_clock(self._clock)
         ordered_lanes = sorted(lanes)  # in a fixed order, to avoid deadlocks
         if not self._database.is_sqlite:
             values = {"lanes": ordered_lanes, **sender_values(self._sender)}
@@ -77,7 +77,7 @@ class SqlOutbox(ClockStore):
     @transaction
     def mark_sent(self, row: OutboxRow, external_id: str | None) -> Unit[OutboxRow | None]:
         """Mark a row as sent, with the new message's id. Reserve and return its chat's next row."""
-        at = current_moment(self._clock)
+        at = read_clock(self._clock)
         if self._database.is_sqlite:
             [lane] = yield from self._change_row("end_sent_row", row, arrived_as=external_id)
             return (yield from _reserve_row_on_sqlite(lane, self._sender, at))
@@ -97,7 +97,7 @@ class SqlOutbox(ClockStore):
         The new message will replace the old one, unless that no longer exists (`is_message_gone`).
         Reserves and returns the chat's next row.
         """
-        at = current_moment(self._clock)
+        at = read_clock(self._clock)
         lane_key = yield from self._give_up_row(row, reason)
         if not (yield SQL["deletion_of"].query(of=lane_key, message=row.external_id)):
             [[turn, part]] = yield SQL["changed_part"].query(row=row.id)
@@ -110,7 +110,7 @@ class SqlOutbox(ClockStore):
     @transaction
     def give_up(self, row: OutboxRow, reason: str, notice: str = "") -> Unit[OutboxRow | None]:
         """Give up a row; queue the notice, if any; reserve and return the chat's next row."""
-        at, delivery = current_moment(self._clock), row.private_delivery
+        at, delivery = read_clock(self._clock), row.private_delivery
         notice_address = (
             parse_address(delivery.group) if delivery and delivery.group else row.address
         )
@@ -133,7 +133,7 @@ class SqlOutbox(ClockStore):
     @transaction
     def turn_into_edit(self, row: OutboxRow, external_id: str) -> Unit[OutboxRow | None]:
         """Turn a row into an edit of the empty message sent for it, and reserve it again."""
-        at = current_moment(self._clock)
+        at = read_clock(self._clock)
         yield SQL["lock_lane"].query(of=row.address.lane)
         [lane] = yield from self._change_row("edit_opened_row", row, arrived_as=external_id)
         return (yield from _reserve_next_row(lane, self._sender, at))
@@ -143,7 +143,7 @@ class SqlOutbox(ClockStore):
         self, row: OutboxRow, delivery: PrivateDelivery, address: Address
     ) -> Unit[OutboxRow | None]:
         """Move an unsent row to a private chat. Reserve and return the old chat's next row."""
-        at, key = current_moment(self._clock), row.address.lane
+        at, key = read_clock(self._clock), row.address.lane
         columns = to_address_columns(address)
         yield from _lock_lanes(key, address.lane)
         buttons = encode_content(row.content, private_delivery=delivery)["buttons"]
@@ -166,12 +166,12 @@ class SqlOutbox(ClockStore):
         """Release all chat queues (lanes) that a previous run of this sender still holds."""
         yield SQL["release_lanes"].query(sender=self._sender.owner, now=self._clock.now())
 
-    @readonly
+    @run_readonly
     def has_later_rows(self, row: OutboxRow) -> Unit[bool]:
         """Return whether this row is followed by other unsent rows of the same chat."""
         return bool((yield SQL["later_row"].query_alone(of=row.address.lane, row=row.id)))
 
-    @readonly
+    @run_readonly
     def has_message(self, turn: str) -> Unit[bool]:
         """Return whether a turn has a message that is not deleted."""
         return bool((yield SQL["kept_message"].query_alone(of_turn=turn)))
@@ -187,7 +187,7 @@ class SqlOutbox(ClockStore):
         """Return the id of the message that shows a part of an answer, or None if not sent yet."""
         return (yield from histories.find_part_message_ids([part])).get(part)
 
-    @readonly
+    @run_readonly
     def list_message_ids(self, address: Address) -> Unit[Set[str]]:
         """Return the ids of messages in this chat that are recorded in outbox rows."""
         rows = yield SQL["known_ids"].query_alone(of=address.lane, most=_MAX_KNOWN_MESSAGE_IDS)

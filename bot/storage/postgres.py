@@ -57,7 +57,7 @@ _PASSWORD_LINE = re.compile(r"(?!#)" + r"((?:\\.|[^:\\])*):" * 4 + r"(.*)")
 _ESCAPED_CHARACTER = re.compile(r"\\(.)")
 
 
-class _Connection(asyncpg.Connection):  # type: ignore[misc]
+class _FastClosingConnection(asyncpg.Connection):  # type: ignore[misc]
     """A connection that closes quickly even if the server hangs."""
 
     @override
@@ -84,7 +84,7 @@ class PostgresPool(ConnectionPool):
         self._connect_options: dict[str, Any] = {
             "timeout": CONNECT_TIMEOUT_SECONDS,
             "command_timeout": COMMAND_TIMEOUT_SECONDS,
-            "connection_class": _Connection,
+            "connection_class": _FastClosingConnection,
         }
         if file is not None and not url.password:
             path = Path(str(file))

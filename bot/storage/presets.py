@@ -7,7 +7,7 @@ from typing import Any
 from bot.chat.drafts import ImportedFile, PresetDraft
 from bot.chat.incoming import to_storable_text
 from bot.chat.session import PresetVersion
-from bot.storage.database import ClockStore, Store, readonly, transaction
+from bot.storage.database import ClockStore, Store, run_readonly, transaction
 from bot.storage.rows import decode, decode_all
 from bot.storage.statements import SQL, Unit
 
@@ -38,7 +38,7 @@ class PresetVersions(ClockStore):
             if preset.owner is not None:
                 yield SQL["drop_old_versions"].query(name=preset.name, newest=number)
 
-    @readonly
+    @run_readonly
     def newest(self, name: str) -> Unit[PresetVersion | None]:
         """Return the newest version of a preset, or None if it was never stored."""
         rows = yield SQL["newest_preset"].query_alone(name=name)
@@ -49,19 +49,19 @@ class PresetVersions(ClockStore):
         """Delete all versions of a person's or server's character."""
         yield SQL["drop_character"].query(name=name)
 
-    @readonly
+    @run_readonly
     def picture_urls(self) -> Unit[frozenset[str]]:
         """Return the picture URLs of all characters that were created in chats."""
         rows = yield SQL["characters"].query_alone()
         settings = decode_all("setting", rows, lambda row: str(row[0]))
         return frozenset(one.rpartition("\t")[2] for one in settings)
 
-    @readonly
+    @run_readonly
     def find(self, name: str, version: int) -> Unit[PresetVersion | None]:
         rows = yield SQL["preset_content"].query_alone(name=name, version=version)
         return decode(lambda row: PresetVersion(name, row[0], version), rows[0]) if rows else None
 
-    @readonly
+    @run_readonly
     def history(self, name: str, limit: int) -> Unit[Sequence[tuple[int, float]]]:
         """Return version numbers and their first use in Unix seconds, newest first."""
         rows = yield SQL["preset_history"].query_alone(
@@ -73,13 +73,13 @@ class PresetVersions(ClockStore):
 class PresetDrafts(Store):
     """Stores drafts of presets, one per preset name."""
 
-    @readonly
+    @run_readonly
     def all(self) -> Unit[Sequence[PresetDraft]]:
         """Return all drafts, ordered by name, without their imported files."""
         rows = yield SQL["drafts"].query_alone()
         return [decode(lambda row: PresetDraft(*row), row) for row in rows]
 
-    @readonly
+    @run_readonly
     def find(self, name: str) -> Unit[PresetDraft | None]:
         rows = yield SQL["draft"].query_alone(name=to_storable_text(name))
         return decode(_to_draft, rows[0]) if rows else None

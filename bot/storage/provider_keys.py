@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from bot.storage.database import ClockStore, readonly, transaction
+from bot.storage.database import ClockStore, run_readonly, transaction
 from bot.storage.statements import SQL, Unit
 from bot.value_class import value_class
 
@@ -22,7 +22,7 @@ class ProviderKeys(ClockStore):
     def add(self, provider: str, token: str) -> Unit[None]:
         yield SQL["add_key"].query(provider=provider, token=token, added_at=self._clock.now())
 
-    @readonly
+    @run_readonly
     def list_all(self) -> Unit[Sequence[StoredKey]]:
         """Return all keys, oldest first."""
         return [StoredKey(*row) for row in (yield SQL["keys"].query_alone())]

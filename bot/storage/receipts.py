@@ -10,7 +10,7 @@ import msgspec
 from bot.chat.prompt import Usage
 from bot.chat.receipt import Receipt
 from bot.chat.usage import AnswerCharge
-from bot.storage.database import Store, readonly
+from bot.storage.database import Store, run_readonly
 from bot.storage.rows import decode_all
 from bot.storage.statements import SQL, Rows, Unit, Values
 
@@ -77,12 +77,12 @@ def _compress_receipt(content: bytes) -> bytes:
 class Receipts(Store):
     """The receipts of recent answers, by number."""
 
-    @readonly
+    @run_readonly
     def find_for_last_message(self, conversation: str) -> Unit[Sequence[tuple[int, Receipt]]]:
         """Return the numbers and receipts of the answers to the last answered message."""
         return _decode_rows((yield SQL["newest_receipts"].query_alone(of=conversation)))
 
-    @readonly
+    @run_readonly
     def find_for_answer(self, conversation: str, at: float) -> Unit[Sequence[tuple[int, Receipt]]]:
         """Return the receipts of the first message answered since a moment (Unix seconds)."""
         return _decode_rows((yield SQL["receipts_of_answer"].query_alone(of=conversation, at=at)))

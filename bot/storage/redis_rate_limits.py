@@ -28,7 +28,7 @@ from bot.storage.statements import read_sections
 
 _log = structlog.get_logger(__name__)
 _TIMEOUT_SECONDS = 0.3
-_TIMER_TOLERANCE_SECONDS = 0.1
+_MAX_TIMER_DELAY_SECONDS = 0.1
 """If a timeout fires later than this, this process was slow, and the server perhaps was not."""
 _PAUSE_SECONDS = 1.0
 """The pause after the server did not answer; each further failure doubles it."""
@@ -198,7 +198,7 @@ class RedisRateLimits(RateLimits):
         try:
             return await self._ask_once(call)
         except TimeoutError:
-            if loop.time() < deadline + _TIMER_TOLERANCE_SECONDS:
+            if loop.time() < deadline + _MAX_TIMER_DELAY_SECONDS:
                 raise
         return await self._ask_once(call)
 

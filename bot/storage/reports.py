@@ -23,7 +23,7 @@ from bot.chat.operation import (
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Turn
-from bot.storage.database import ClockStore, Store, readonly
+from bot.storage.database import ClockStore, Store, run_readonly
 from bot.storage.receipts import decode_receipt
 from bot.storage.rows import decode, decode_all, to_turn
 from bot.storage.statements import SQL, Rows, Statement, Unit, to_dict
@@ -79,32 +79,32 @@ class AnswerLog(Store):
             before = rows[-1][0]
         return FoundAnswers(hits, before)
 
-    @readonly
+    @run_readonly
     def find(self, number: int) -> Unit[StoredAnswer | None]:
         """Return an answer, or None if it does not exist or its text was deleted."""
         rows = yield SQL["answer"].query_alone(number=number)
         return next(iter(decode_all("receipt", rows, _to_stored_answer)), None)
 
-    @readonly
-    def find_feedback(self, number: int) -> Unit[Mapping[str, str]]:
+    @run_readonly
+    def find_reactions_by_person(self, answer_number: int) -> Unit[Mapping[str, str]]:
         """Return the reactions to an answer, 👍 or 👎, by person id."""
-        return to_dict((yield SQL["feedback"].query_alone(number=number)))
+        return to_dict((yield SQL["feedback"].query_alone(number=answer_number)))
 
-    @readonly
-    def find_previous_answer(self, answer: StoredAnswer) -> Unit[int | None]:
+    @run_readonly
+    def find_previous_answer_by_preset(self, answer: StoredAnswer) -> Unit[int | None]:
         """Return the number of the preset's previous answer in the conversation, or None."""
         values = {"of": answer.conversation, "preset": answer.receipt.preset}
         rows = yield SQL["answer_before"].query_alone({**values, "number": answer.number})
         return rows[0][0] if rows else None
 
-    @readonly
+    @run_readonly
     def find_adjacent_answers(self, answer: StoredAnswer) -> Unit[tuple[int | None, int | None]]:
         """Return the numbers of the answers before and after this one in its conversation."""
         values = {"of": answer.conversation, "number": answer.number}
         [[previous_number, next_number]] = yield SQL["answers_beside"].query_alone(values)
         return previous_number, next_number
 
-    @readonly
+    @run_readonly
     def count_filter_values(
         self, since: float, limit: int
     ) -> Unit[Mapping[str, Mapping[str, int]]]:
@@ -115,13 +115,13 @@ class AnswerLog(Store):
             counts_by_column[name] = to_dict((yield Statement(text).query(since=since, most=limit)))
         return counts_by_column
 
-    @readonly
+    @run_readonly
     def find_sent_time(self, answer: StoredAnswer) -> Unit[float | None]:
         """Return when an answer's last message was sent, or None if unsent or unknown."""
         [[sent_at, is_partial]] = yield SQL["delivery_of_answer"].query_alone(number=answer.number)
         return None if is_partial else sent_at
 
-    @readonly
+    @run_readonly
     def find_scene(self, answer: StoredAnswer) -> Unit[Scene | None]:
         """Return the answered message (except quote and files) and its history, if still known."""
         one, key = answer.receipt, {"of": answer.conversation}
@@ -136,7 +136,7 @@ class AnswerLog(Store):
         turns = _follow_parents(earlier, parent)
         return find_newest_scene(answer.conversation, session, turns, one.scopes, one.preset)
 
-    @readonly
+    @run_readonly
     def _select_rows(self, search: AnswerSearch, before: int | None, limit: int) -> Unit[Rows]:
         values = {name: getattr(search, name) for name in _FILTER_CONDITIONS}
         filter_values = {name: value for name, value in values.items() if value not in {None, ""}}
@@ -195,7 +195,7 @@ def _follow_parents(rows: Iterable[Sequence[Any]], newest_id: int) -> list[Turn]
 class ServiceState(ClockStore):
     """Reads the state of the installation: queues, channels and messages."""
 
-    @readonly
+    @run_readonly
     def load_queue_state(self) -> Unit[QueueState]:
         [[waiting_count, oldest_waiting_at, held_count]] = yield SQL["queues"].query(
             now=self._clock.now()
@@ -203,13 +203,13 @@ class ServiceState(ClockStore):
         [[lane_count, unsent_count]] = yield SQL["unsent_counts"].query()
         return QueueState(waiting_count, oldest_waiting_at, held_count, lane_count, unsent_count)
 
-    @readonly
+    @run_readonly
     def queue_ages(self) -> Unit[tuple[float, float]]:
         """Return the ages of the oldest unanswered message and oldest unsent row, in seconds."""
         [[message_age, row_age]] = yield SQL["queue_ages"].query_alone(now=self._clock.now())
         return max(0.0, message_age or 0.0), max(0.0, row_age or 0.0)
 
-    @readonly
+    @run_readonly
     def trace_message(self, turn: str) -> Unit[MessageTrace]:
         """Return how far a message, given by the name of its turn, has been processed."""
         source, _, external_key = turn.partition(":")
@@ -221,36 +221,36 @@ class ServiceState(ClockStore):
         delivered_parts = [decode(lambda row: DeliveredPart(*row), row) for row in parts]
         return MessageTrace(conversation, received_at, bool(is_done), crash_count, delivered_parts)
 
-    @readonly
+    @run_readonly
     def list_newest_speakers(self, limit: int) -> Unit[Sequence[tuple[str, Person]]]:
         """Return the conversation and author of each of the newest messages, newest first."""
         rows = yield SQL["newest_speakers"].query_alone(most=limit)
         return decode_all("turn", rows, lambda row: (row[0], Person(row[1], row[2])))
 
-    @readonly
+    @run_readonly
     def channels(self, limit: int) -> Unit[Sequence[KnownChannel]]:
         """Return up to `limit` conversations with answers, most recent answers first."""
         return [KnownChannel(*row) for row in (yield SQL["channels"].query_alone(most=limit))]
 
-    @readonly
+    @run_readonly
     def chat_settings(self) -> Unit[Sequence[StoredChatSetting]]:
         """Return all chat settings by scope, except what people wrote about themselves."""
         rows = yield SQL["made_settings"].query_alone()
         return [decode(lambda row: StoredChatSetting(*row), row) for row in rows]
 
-    @readonly
+    @run_readonly
     def sessions(self, conversation: str, limit: int) -> Unit[Sequence[KnownSession]]:
         """Return a conversation's sessions, newest first."""
         rows = yield SQL["sessions"].query_alone(of=conversation, most=limit)
         return [KnownSession(*row) for row in rows]
 
-    @readonly
+    @run_readonly
     def people(self, conversation: str, limit: int) -> Unit[Sequence[Person]]:
         """Return the people in a conversation with their newest names, most recent first."""
         rows = yield SQL["people"].query_alone(of=conversation, most=limit)
         return [decode(lambda row: Person(*row), row) for row in rows]
 
-    @readonly
+    @run_readonly
     def turns(self, conversation: str) -> Unit[Sequence[tuple[int, Turn]]]:
         """Return a conversation's turns with their session numbers, oldest first."""
         rows = yield SQL["turns_of_conversation"].query_alone(of=conversation)

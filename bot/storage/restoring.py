@@ -72,7 +72,7 @@ def _repeat_deletion(tombstone: Tombstone, now: float) -> Unit[None]:
             yield SQL["set_choice"].query({**setting_key, **choice_values, "conversation": ""})
         else:
             yield SQL["reset_choice"].query(setting_key)
-        yield from memories.apply_consent(tombstone.consent_of)
+        yield from memories.apply_consent_to_audiences(tombstone.consent_of)
     if tombstone.memories:
         yield from memories.delete_memories_and_prompts(tombstone.memories, now)
     if person is not None:

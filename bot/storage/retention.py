@@ -85,7 +85,7 @@ async def _delete_old_rows(
 
 def _delete_rows(table: str, deletion: Statement, ids: Sequence[int]) -> Unit[int]:
     if table == "outbox":
-        ids = yield from _select_rows_of_complete_turns(ids)
+        ids = yield from _select_rows_of_finished_turns(ids)
         yield SQL["keep_message_ids"].query(_id_values(ids))
     yield deletion.query(_id_values(ids))
     return len(ids)
@@ -97,7 +97,7 @@ def _id_values(ids: Iterable[int]) -> dict[str, object]:
     return {"ids": json.dumps(id_list), **bounds}
 
 
-def _select_rows_of_complete_turns(ids: Sequence[int]) -> Unit[list[int]]:
+def _select_rows_of_finished_turns(ids: Sequence[int]) -> Unit[list[int]]:
     """Return the outbox rows whose turns are complete, so that no edit will need the rows."""
     rows = yield SQL["turns_of_rows"].query(_id_values(ids))
     turns = {row[1] for row in rows}
@@ -133,7 +133,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
     deleted_count = last_id = 0
     while True:
         rows = await database.fetch(SQL["page_of_turns"], last=last_id)
-        for key, expired_rows in _group_by_conversation(rows, moment).items():
+        for key, expired_rows in _group_expired_rows(rows, moment).items():
             deleted_count += await database.run(
                 lambda key=key, old=expired_rows: _delete_conversation_turns(key, old, now)  # type: ignore[misc]
             )
@@ -143,7 +143,7 @@ async def delete_expired_turns(database: Database, clock: Clock, days: float) ->
         last_id = rows[-1][0]
 
 
-def _group_by_conversation(rows: Rows, moment: float) -> Mapping[str, Rows]:
+def _group_expired_rows(rows: Rows, moment: float) -> Mapping[str, Rows]:
     rows_by_conversation: dict[str, list[Sequence[object]]] = {}
     for row in rows:
         if row[3] < moment:

@@ -299,7 +299,7 @@ class SqliteThreadPool(ConnectionPool):
 
     def _open_connection(self) -> sqlite3.Connection:
         # Only the thread that opens the connection uses it, except to close it.
-        connection = sqlite3.connect(self._file, check_same_thread=False, factory=_SharedConnection)
+        connection = sqlite3.connect(self._file, check_same_thread=False, factory=_LentConnection)
         _prepare_connection(connection)
         return connection
 
@@ -321,7 +321,7 @@ def _create_private_file(file: Path) -> None:
             restrict_to_owner(one, 0o600)
 
 
-class _SharedConnection(sqlite3.Connection):
+class _LentConnection(sqlite3.Connection):
     """A connection that SQLAlchemy borrows.
 
     The writer begins and ends transactions with BEGIN and COMMIT, and readers have none.

@@ -13,7 +13,7 @@ from typing_extensions import override
 from bot.chat.incoming import to_storable_text
 from bot.chat.story import PackedVector, Story, StoryVector
 from bot.ports import Stories
-from bot.storage.database import Database, Store, readonly, transaction
+from bot.storage.database import Database, Store, run_readonly, transaction
 from bot.storage.rows import decode
 from bot.storage.statements import SQL, Rows, Unit
 from bot.value_class import value_class
@@ -45,10 +45,10 @@ class SqlStories(Store, Stories):
     ) -> Unit[Sequence[str]]:
         new_texts = {_story_key(text): text for text in texts}
         positions_by_key = {key: position for position, key in enumerate(new_texts)}
-        known_stories = yield from _load_known_stories(character)
+        known_stories = yield from _load_positions_and_models(character)
         if {key: position for key, (position, _) in known_stories.items()} != positions_by_key:
             yield SQL["raise_story_revision"].query(of=character)
-            known_stories = yield from _load_known_stories(
+            known_stories = yield from _load_positions_and_models(
                 character
             )  # another process may have changed the stories
             for key in known_stories.keys() - new_texts.keys():
@@ -83,7 +83,7 @@ class SqlStories(Store, Stories):
         texts = await self._load_texts(character, [key for key, _ in scored_keys])
         return [Story(*texts[key], score) for key, score in scored_keys if key in texts]
 
-    @readonly
+    @run_readonly
     def _load_texts(self, character: str, keys: Sequence[str]) -> Unit[dict[str, tuple[int, str]]]:
         rows = yield SQL["story_texts"].query_alone(of=character, keys=json.dumps(keys))
         return {row[0]: decode(lambda row: (row[1], row[2]), row) for row in rows}
@@ -101,7 +101,7 @@ class SqlStories(Store, Stories):
         self._cache.move_to_end(character)
         return vectors
 
-    @readonly
+    @run_readonly
     def _read_vectors(
         self, character: str, model_id: str, vectors: _CachedVectors | None
     ) -> Unit[tuple[int, Rows | None]]:
@@ -120,7 +120,7 @@ class SqlStories(Store, Stories):
             self._cache.popitem(last=False)
 
 
-def _load_known_stories(character: str) -> Unit[dict[str, tuple[int, str | None]]]:
+def _load_positions_and_models(character: str) -> Unit[dict[str, tuple[int, str | None]]]:
     """Return each story's position and the model of its vector, by story key."""
     rows = yield SQL["known_stories"].query(of=character)
     return {key: (position, model) for key, position, model in rows}

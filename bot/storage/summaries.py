@@ -11,25 +11,25 @@ from typing import Any
 
 from bot.chat.incoming import to_storable_text
 from bot.chat.session import SessionTurns, StoredTurn, Summary
-from bot.storage.database import Store, readonly, transaction
+from bot.storage.database import Store, run_readonly, transaction
 from bot.storage.rows import decode, decode_all, to_turn
 from bot.storage.statements import SQL, Unit
 
 
 class SqlSummaries(Store):
-    @readonly
-    def load_turns(self, conversation_key: str) -> Unit[SessionTurns]:
+    @run_readonly
+    def load_whole_session(self, conversation_key: str) -> Unit[SessionTurns]:
         """Return the whole session, with its summary if the summary is still valid."""
-        session = yield from _load_turns(conversation_key)
+        session = yield from _load_whole_session(conversation_key)
         return replace(session, summary=None) if session.has_stale_summary else session
 
-    @readonly
+    @run_readonly
     def current(self, conversation_key: str) -> Unit[Summary | None]:
         """Return the session's summary, unless the number of the turns it covers has changed."""
         rows = yield SQL["current_summary"].query_alone(of=conversation_key)
         return decode(_to_summary, rows[0]) if rows else None
 
-    @readonly
+    @run_readonly
     def load_turns_since(
         self, conversation_key: str, person: str, since: float | None
     ) -> Unit[tuple[float | None, Sequence[StoredTurn]]]:
@@ -54,7 +54,7 @@ class SqlSummaries(Store):
         """Replace the summary; return False if the turns that it covers have changed."""
         # Locked, so that no turn can be changed meanwhile.
         yield SQL["locked_session"].query(of=conversation_key)
-        current = yield from _load_turns(conversation_key)
+        current = yield from _load_whole_session(conversation_key)
         if replace(current, summary=summary).has_stale_summary:
             return False
         covered_range = {"in_session": summary.session_number, "covers_to": summary.last_turn_id}
@@ -63,7 +63,7 @@ class SqlSummaries(Store):
         return True
 
 
-def _load_turns(conversation_key: str) -> Unit[SessionTurns]:
+def _load_whole_session(conversation_key: str) -> Unit[SessionTurns]:
     values = {"of": conversation_key}
     rows = yield SQL["session"].query(values)
     session = rows[0][0] if rows else 1

@@ -138,7 +138,7 @@ pause = _table(
 )
 
 # Conversations in which something was deleted; every process then clears its caches of them.
-tombstones = _numbered_table(
+conversation_deletion = _numbered_table(
     "forgotten",
     Column("conversation", Text, nullable=False),
     Column("at", Float, nullable=False),
@@ -220,7 +220,7 @@ outbox = _numbered_table(
 )
 
 # The platform's ids of messages whose outbox rows were deleted (retention.py).
-sent_message = _table(
+kept_message_id = _table(
     "sent_message",
     Column("conversation", Text, primary_key=True),
     Column("external_id", Text, primary_key=True),
@@ -240,7 +240,7 @@ lane = _table(
 )
 
 # Settings that were chosen in chats, such as the preset of a channel.
-choice = _table(
+setting = _table(
     "choice",
     Column("scope", Text, primary_key=True),
     Column("key", Text, primary_key=True),
@@ -462,5 +462,5 @@ memory_use = _table(
     Index("ix_memory_use_memory", "memory"),
 )
 
-# One row: the oldest revision that may use these tables (database.py).
-supported_revision = _table("supported_revision", Column("oldest", Text, primary_key=True))
+# One row: the oldest revision of the code that may use these tables (database.py).
+min_code_revision = _table("supported_revision", Column("oldest", Text, primary_key=True))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bot.chat.access import ApiScope, ApiToken
-from bot.storage.database import ClockStore, readonly, transaction
+from bot.storage.database import ClockStore, run_readonly, transaction
 from bot.storage.statements import SQL, Unit
 
 _LOGIN_KIND, _SESSION_KIND, _API_KIND = "login", "session", "api"
@@ -23,7 +23,7 @@ class ConsoleTokens(ClockStore):
     async def add_session(self, digest: str, expires_at: float) -> None:
         await self._add_token(digest, _SESSION_KIND, expires_at)
 
-    @readonly
+    @run_readonly
     def has_session(self, digest: str) -> Unit[bool]:
         """Return whether an unexpired session exists."""
         return bool(
@@ -47,12 +47,12 @@ class ConsoleTokens(ClockStore):
         values = {"digest": digest, "created_at": token.created_at, **row}
         return bool((yield SQL["add_api_token"].query(values)))
 
-    @readonly
+    @run_readonly
     def find_api_token(self, digest: str) -> Unit[ApiToken | None]:
         rows = yield SQL["find_token"].query_alone(self._token_values(digest, _API_KIND))
         return _to_api_token(*rows[0]) if rows else None
 
-    @readonly
+    @run_readonly
     def api_tokens(self) -> Unit[Sequence[ApiToken]]:
         """Return all API tokens, ordered by name."""
         return [_to_api_token(*row) for row in (yield SQL["api_tokens"].query_alone())]

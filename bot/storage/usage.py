@@ -11,7 +11,7 @@ from bot.chat.prompt import Usage
 from bot.chat.receipt import Receipt
 from bot.chat.session import OWNER_SEPARATOR
 from bot.chat.usage import AnswerCharge, BudgetCap, UsageRow, UsageTotal
-from bot.storage.database import ClockStore, Store, readonly, transaction
+from bot.storage.database import ClockStore, Store, run_readonly, transaction
 from bot.storage.receipts import add_receipts, to_receipt_row, to_usage_columns
 from bot.storage.statements import SQL, Statement, Unit, to_dict
 
@@ -98,12 +98,12 @@ def _build_usage_statement(group: str) -> Statement:
 class UsageTotals(Store):
     """Reads the total usage and cost of answers."""
 
-    @readonly
+    @run_readonly
     def person_total(self, person: str, since: datetime) -> Unit[UsageTotal]:
         [row] = yield SQL["usage_of_person"].query_alone(person=person, since=since.timestamp())
         return UsageTotal(*map(int, row))
 
-    @readonly
+    @run_readonly
     def load_usage_over_time(
         self, group: str, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, str, UsageTotal]]]:
@@ -111,7 +111,7 @@ class UsageTotals(Store):
         rows = yield _build_usage_statement(group).query_alone(since=since, until=until, step=step)
         return [(int(at), name or "", UsageTotal(*map(int, sums))) for at, name, *sums in rows]
 
-    @readonly
+    @run_readonly
     def count_answers_by_delay(
         self, since: float, until: float, step: float
     ) -> Unit[Sequence[tuple[int, float, int]]]:
@@ -119,7 +119,7 @@ class UsageTotals(Store):
         rows = yield SQL["first_words"].query_alone(since=since, until=until, step=step)
         return [(int(at), seconds, answers) for at, seconds, answers in rows]
 
-    @readonly
+    @run_readonly
     def count_failures(
         self, kind: str, since: float, until: float, step: float
     ) -> Unit[dict[int, int]]:
@@ -127,7 +127,7 @@ class UsageTotals(Store):
         args = {"kind": kind, "since": since, "until": until, "step": step}
         return {int(at): count for at, count in (yield SQL["failures_over_time"].query_alone(args))}
 
-    @readonly
+    @run_readonly
     def usage_by_day(self, since: datetime, until: datetime) -> Unit[Sequence[UsageRow]]:
         """Return the usage per day, person, channel, server, preset and model, oldest first."""
         times = {"since": since.timestamp(), "until": until.timestamp()}

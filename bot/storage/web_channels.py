@@ -20,7 +20,7 @@ from bot.chat.web_channel import WEB_PLATFORM, WebChannel, WebMessage, inbox_key
 from bot.errors import Refused
 from bot.ports import ConversationMemory, Signals
 from bot.storage.conversations import Conversations
-from bot.storage.database import Database, Store, readonly, transaction
+from bot.storage.database import Database, Store, run_readonly, transaction
 from bot.storage.history_index import SqlHistoryIndex
 from bot.storage.inbox import SqlInbox
 from bot.storage.rows import decode_all, to_turn_row
@@ -76,12 +76,12 @@ class SqlWebChannels(Store):
         await self._database.run(delete_rows)
         self._signals.publish(_CHANGES_TOPIC, [channel_id])
 
-    @readonly
+    @run_readonly
     def get(self, channel_id: str) -> Unit[WebChannel | None]:
         rows = yield SQL["web_channel"].query_alone(of=channel_id)
         return next(iter(decode_all("web_channel", rows, _to_channel)), None)
 
-    @readonly
+    @run_readonly
     def all(self) -> Unit[Sequence[WebChannel]]:
         """Return all channels, oldest first."""
         return decode_all("web_channel", (yield SQL["web_channels"].query_alone()), _to_channel)
@@ -115,13 +115,13 @@ class SqlWebChannels(Store):
         row = _to_row(channel_id, message, revisions[0][0])
         return bool((yield SQL["replace_web_message"].query(row)))
 
-    @readonly
+    @run_readonly
     def find(self, channel_id: str, message_id: str) -> Unit[WebMessage | None]:
         """Return a message, unless it is deleted."""
         rows = yield SQL["web_message"].query_alone(of=channel_id, id=message_id)
         return next(iter(_to_messages(rows)), None)
 
-    @readonly
+    @run_readonly
     def newest(
         self, channel_id: str, limit: int, before: int = _MAX_POSITION
     ) -> Unit[Sequence[WebMessage]]:
@@ -130,7 +130,7 @@ class SqlWebChannels(Store):
         rows = yield SQL["newest_web_messages"].query_alone(values)
         return _to_messages(rows)[::-1]
 
-    @readonly
+    @run_readonly
     def list_changed_messages(
         self, channel_id: str, after: int, limit: int
     ) -> Unit[Sequence[WebMessage]]:
@@ -173,7 +173,7 @@ class HistoryCopies(Store):
         super().__init__(database)
         self._conversations = conversations
 
-    @readonly
+    @run_readonly
     def recent_conversations(self, limit: int) -> Unit[Sequence[str]]:
         """Return conversation keys, those with the most recent turns first."""
         return [row[0] for row in (yield SQL["recent_conversations"].query_alone(most=limit))]

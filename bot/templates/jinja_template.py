@@ -59,7 +59,7 @@ class ChatTemplateSandbox(ImmutableSandboxedEnvironment):
         )
         self.filters["tojson"] = to_json
         self.globals["raise_exception"] = raise_exception
-        self.globals["namespace"] = PublicNamespace
+        self.globals["namespace"] = NamespaceWithoutUnderscores
         self.globals.update({name: _wrap_callable(one) for name, one in self.globals.items()})
 
     @override
@@ -86,7 +86,7 @@ class GenerationTagExtension(Extension):
         return caller()
 
 
-class PublicNamespace(Namespace):
+class NamespaceWithoutUnderscores(Namespace):
     """Jinja's `namespace()`, without names that start with an underscore."""
 
     def __init__(self, /, *args: Any, **kwargs: Any) -> None:

@@ -60,14 +60,14 @@ class RenderProcessPool:
             for _ in range(self._process_count):
                 await self._add_process()
         except BaseException as error:
-            await self._close()
+            await self._stop_all()
             if isinstance(error, OSError | asyncio.IncompleteReadError):
                 raise RenderUnavailable("the render process did not start; try again") from error
             raise
         return self
 
     async def __aexit__(self, *_exc_info: object) -> None:
-        await self._close()
+        await self._stop_all()
 
     @property
     def process_ids(self) -> tuple[int, ...]:
@@ -164,7 +164,7 @@ class RenderProcessPool:
             else:
                 return
 
-    async def _close(self) -> None:
+    async def _stop_all(self) -> None:
         # Wait for starts in progress, because a cancelled start would leave a process behind.
         self._is_closing = True
         for task in tuple(self._replacement_tasks):

@@ -115,7 +115,7 @@ class Renderer(AsyncExitStack):
         has no form for tool calls. Raises `TemplateError`, or `RenderUnavailable` if a retry may
         help because the machine is busy or the render process was killed.
         """
-        prepared_template = await self._prepare_template(choice, model_template)
+        prepared_template = await self._choose_and_probe_template(choice, model_template)
         call_format = await self.find_tool_call_format(choice, model_template) if tools else None
         prefill_spans: list[TextSpan] = []
         if has_prefill and messages and messages[-1].role == "assistant":
@@ -137,10 +137,10 @@ class Renderer(AsyncExitStack):
         self, choice: TemplateChoice, model_template: ModelTemplate
     ) -> ToolCallFormat | None:
         """Return how a template writes tool calls, or None if it cannot; raises like `render`."""
-        prepared_template = await self._prepare_template(choice, model_template)
-        if not prepared_template.is_tool_format_detected:
+        prepared_template = await self._choose_and_probe_template(choice, model_template)
+        if not prepared_template.was_tool_format_probed:
             prepared_template.tool_call_format = await self._detect_format(prepared_template)
-            prepared_template.is_tool_format_detected = True
+            prepared_template.was_tool_format_probed = True
         return prepared_template.tool_call_format
 
     async def _detect_format(self, prepared_template: "_PreparedTemplate") -> ToolCallFormat | None:
@@ -154,7 +154,7 @@ class Renderer(AsyncExitStack):
                 return call_format
         return None
 
-    async def _prepare_template(
+    async def _choose_and_probe_template(
         self, choice: TemplateChoice, model_template: ModelTemplate
     ) -> "_PreparedTemplate":
         key = (
@@ -251,7 +251,7 @@ class _PreparedTemplate:
     template: _TrustedTemplate | _UntrustedTemplate
     capabilities: TemplateCapabilities
     stop: tuple[str, ...]
-    is_tool_format_detected: bool = False
+    was_tool_format_probed: bool = False
     tool_call_format: ToolCallFormat | None = None
 
 

@@ -33,7 +33,7 @@ from bot.replying.answer_parts import (
 from bot.replying.generate import describe_ending
 from bot.replying.live_reply import LiveReplies, LiveReply, final_parts
 from bot.routing.presets import ActiveCharacters, ActivePreset
-from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_reaction
+from bot.routing.speakers import MAX_ANSWERS_IN_A_ROW, Dice, select_next_speaker
 from bot.runtime.tasks import StopFlag
 from bot.texts.text import Text, supported_language, translatable, translate
 from bot.tools import reaction_line
@@ -290,7 +290,7 @@ class AnswerPipeline:
         newest_speaker_name = context.turns[-1].preset if context.turns else None
         if not context.active.is_group and newest_speaker_name == context.active.first.preset.name:
             return ()
-        candidates = select_reaction(
+        candidates = select_next_speaker(
             context.active.presets,
             context.turns,
             [*context.session.turns, *context.turns],

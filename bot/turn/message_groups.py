@@ -126,7 +126,7 @@ async def join_parts(
         return incoming
     while isinstance(last.incoming, IncomingMessage) and joiner.seconds_to_wait(last.incoming) > 0:
         interleaved_messages: list[InboxMessage] = []
-        for one in await conversations.load_messages_after(
+        for one in await conversations.load_waiting_after(
             group.claim, group.message, _MAX_MESSAGE_PARTS
         ):
             joined_message = joiner.join_next_part(incoming, last, one)
@@ -277,7 +277,7 @@ class MessageGathering:
         if self._is_gathering_over or self._max_further_messages == 0 or self.decide_on is None:
             return
         newest_message, interleaved_messages = self._newest_message, self.group.interleaved_messages
-        later_messages = await self.conversations.load_messages_after(
+        later_messages = await self.conversations.load_waiting_after(
             self.group.claim, newest_message, self._max_further_messages
         )
         self.group.interleaved_messages = []
@@ -348,7 +348,7 @@ class MessageGathering:
         )
         if self._max_further_messages == 0 and not self._is_gathering_over:
             claim, row = self.group.claim, self._newest_message
-            rows = await self.conversations.load_messages_after(claim, row, _MAX_COUNTED_MESSAGES)
+            rows = await self.conversations.load_waiting_after(claim, row, _MAX_COUNTED_MESSAGES)
             events = (one.incoming for one in rows if isinstance(one.incoming, IncomingMessage))
             self.uncovered_message_count = sum(one.wake is not None for one in events)
 

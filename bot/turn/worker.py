@@ -241,7 +241,7 @@ class ConversationWorker:
 
     async def _send_requested_text(self, group: MessageGroup, request: SayRequest) -> TurnOutcome:
         """Send text requested through the API as the chat's character, even during a pause."""
-        if await self._services.access.is_access_off(request.scopes):
+        if await self._services.access.is_bot_off(request.scopes):
             return "not_allowed", await self._finisher.finish(group, TurnResult())
         active = await self._services.resolver.resolve(request.scopes)
         result = CommandResult("", greeting=request.text, greeting_preset=active.first.preset.name)

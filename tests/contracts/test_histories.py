@@ -10,7 +10,7 @@ from sqlalchemy import insert, select
 from bot.chat.incoming import MediaItem, MediaKind
 from bot.chat.outgoing import Attachment, MessageContent, OutboxOperation, OutboxRow, OutgoingPart
 from bot.chat.session import CHANNEL_TITLE_KEY, Exchange, HistoryChange, Turn, TurnRange, TurnResult
-from bot.storage.tables import choice, inbox, outbox, summary, turn
+from bot.storage.tables import inbox, outbox, setting, summary, turn
 from tests.samples import ALICE, make_incoming, read_session
 from tests.support.store import (
     LANE,
@@ -141,7 +141,7 @@ async def test_forget_deletes_one_conversation_completely(store: Store) -> None:
 
     assert await store.scalars(select(turn.c.text)) == ["there"]
     assert await store.scalars(select(outbox.c.text)) == [""], "it could never be sent"
-    left = await store.scalars(select(choice.c.scope))
+    left = await store.scalars(select(setting.c.scope))
     assert sorted(left) == sorted([*scopes[1:], f"{ALICE.id}@{LANE}9"])
 
 

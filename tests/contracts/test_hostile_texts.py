@@ -15,7 +15,7 @@ from bot.chat.session import Turn, TurnResult
 from bot.errors import PresetError
 from bot.intake import InboxIntake
 from bot.prompting.presets.files import export_preset, load_presets, parse_preset
-from bot.storage.tables import choice, metadata, turn
+from bot.storage.tables import metadata, setting, turn
 from tests.attacks import with_ours
 from tests.contracts.conftest import SignalPeers
 from tests.samples import begin, make_incoming, read_session
@@ -60,7 +60,7 @@ async def _check_nothing_else_changed(store: Store) -> None:
     names = await store.database.read(lambda c: set(inspect(c).get_table_names()))
     assert names >= set(metadata.tables)
     stored = await store.database.read(
-        lambda c: (len(c.execute(select(turn.c.id)).all()), len(c.execute(select(choice)).all()))
+        lambda c: (len(c.execute(select(turn.c.id)).all()), len(c.execute(select(setting)).all()))
     )
     assert stored == (1, 1)
 

@@ -58,7 +58,7 @@ def memories(store: Store) -> SqlMemories:
 
 
 async def turns_of(store: Store) -> Sequence[StoredTurn]:
-    return (await SqlSummaries(store.database).load_turns(LANE)).turns
+    return (await SqlSummaries(store.database).load_whole_session(LANE)).turns
 
 
 async def add_derived(store: Store, memories: SqlMemories, **changes: Any) -> Memory:
@@ -75,7 +75,7 @@ async def recalled(memories: SqlMemories, place: MemoryPlace, preset: str = "nor
 
 async def consent(store: Store, memories: SqlMemories, person: str, choice: Consent) -> None:
     await store.chat_settings.set(person, CONSENT_KEY, choice, person)
-    await memories.apply_consent(person)
+    await memories.apply_consent_to_audiences(person)
 
 
 async def test_memory_derived_again_from_its_turn_keeps_its_witnesses(
@@ -323,11 +323,11 @@ async def test_forgotten_memory_is_removed_from_receipts_that_quote_it(
     await store_answer(store.database, quoting, recalling(other.id))
     await store_answer(store.database, RECEIPT, incoming=make_incoming(key="5:2"))
     data = PersonalData(store.database, SystemClock())
-    assert LANE not in (await data.find_deletions_since(0.0)).values()
+    assert LANE not in (await data.find_conversations_with_deletions(0.0)).values()
     await memories.forget(kept.id, MemoryReader(ALICE.id, HERE))
     contents = await store.scalars(select(receipt.c.content).order_by(receipt.c.id))
     assert [bool(one) for one in contents] == [False, True, True]
-    assert LANE in (await data.find_deletions_since(0.0)).values()
+    assert LANE in (await data.find_conversations_with_deletions(0.0)).values()
 
 
 async def test_operators_see_the_newest_memories_of_all_places(memories: SqlMemories) -> None:
@@ -370,7 +370,7 @@ async def test_memory_deleted_during_an_answer_is_not_in_its_receipt(
     contents = await store.scalars(select(receipt.c.content).order_by(receipt.c.id))
     assert [bool(one) for one in contents] == [False, True]
     data = PersonalData(store.database, SystemClock())
-    assert LANE in (await data.find_deletions_since(0.0)).values()
+    assert LANE in (await data.find_conversations_with_deletions(0.0)).values()
 
 
 async def test_deletions_and_consent_are_repeated_on_a_restored_backup(store: Store) -> None:

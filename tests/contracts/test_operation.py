@@ -246,7 +246,7 @@ async def test_forgetting_a_server_deletes_its_characters(store: Store) -> None:
     entries = await audit.newest(9)
     assert {(one.before, one.after) for one in entries} == {("", "a1"), ("a1", "b2")}
     data = PersonalData(store.database, SystemClock())
-    assert await data.forget_characters("discord:guild:1") == [
+    assert await data.forget_characters_of_server("discord:guild:1") == [
         "discord:guild:1",
         "discord:guild:10",
     ]

@@ -108,9 +108,9 @@ async def test_previous_answer_is_found(store: Store) -> None:
 
     answer = present(await log.find(3))
     assert (answer.conversation, answer.receipt) == ("telegram:5", PLAIN)
-    assert await log.find_previous_answer(answer) == 1
+    assert await log.find_previous_answer_by_preset(answer) == 1
     first = present(await log.find(1))
-    assert await log.find_previous_answer(first) is None
+    assert await log.find_previous_answer_by_preset(first) is None
     assert await log.find(99) is None
 
 

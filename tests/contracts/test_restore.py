@@ -27,7 +27,7 @@ from bot.storage.restoring import (
     read_last_restore,
     replace_database,
 )
-from bot.storage.tables import choice, conversation, cursor, inbox, turn
+from bot.storage.tables import conversation, cursor, inbox, setting, turn
 from bot.turn.limits.refusals import PreRestoreFilter
 from tests.samples import ALICE, BOB, begin, make_incoming
 from tests.support.store import LANE, Store, answer, finish, present, texts_of
@@ -158,7 +158,7 @@ async def test_conversation_is_forgotten_up_to_the_time_of_the_tombstone(store: 
 
     assert await texts_of(store) == []
     assert await store.scalars(select(inbox.c.payload)) == [None, None]
-    assert await store.scalars(select(choice.c.scope)) == []
+    assert await store.scalars(select(setting.c.scope)) == []
     assert await store.conversations.claim_next([LANE], "me", 60) == []
 
 
@@ -172,7 +172,7 @@ async def test_tombstone_deletes_only_older_descriptions_of_the_person(
         await prepare_restored_database(
             store.database, [Tombstone(at, person=ALICE.id)], LATER, LATER
         )
-        left.append(await store.scalars(select(choice.c.scope)))
+        left.append(await store.scalars(select(setting.c.scope)))
     assert [len(scopes) for scopes in left] == [4, 2]
     assert sorted(left[1]) == sorted([f"{ALICE.id}0", BOB.id])
 

@@ -10,7 +10,7 @@ from bot.settings import Settings
 from bot.storage.leases import SqlRoleLeases
 from bot.storage.retention import delete_expired, delete_expired_turns
 from bot.storage.summaries import SqlSummaries
-from bot.storage.tables import inbox, outbox, receipt, role_lease, sent_message, summary, turn
+from bot.storage.tables import inbox, kept_message_id, outbox, receipt, role_lease, summary, turn
 from tests.samples import begin, make_incoming
 from tests.support.store import RECEIPT, Store, answer, in_parts, take_message
 
@@ -104,13 +104,13 @@ async def let_days_pass(store: Store, days: float) -> None:
 async def test_old_turns_are_deleted_with_derived_data(store: Store) -> None:
     await say(store, 1)
     summaries = SqlSummaries(store.database)
-    sources = await summaries.load_turns("telegram:5")
+    sources = await summaries.load_whole_session("telegram:5")
     covered = sources.turns
     made = Summary(1, covered[-1].id, fingerprint_turns(covered), "They talked.")
     assert await summaries.save("telegram:5", made)
     await let_days_pass(store, 20)
     await delete_expired(store.database, SystemClock(), 14)  # keeps the ids of messages
-    assert await count(store, sent_message) == 1
+    assert await count(store, kept_message_id) == 1
     claim, _ = await say(store, 2)
     await store.conversations.release(claim)
 
@@ -118,7 +118,7 @@ async def test_old_turns_are_deleted_with_derived_data(store: Store) -> None:
     assert await delete_expired_turns(store.database, SystemClock(), 10) == 2
 
     assert await store.scalars(select(turn.c.text).order_by(turn.c.id)) == ["question 2", "a"]
-    assert await count(store, summary) == await count(store, sent_message) == 0
+    assert await count(store, summary) == await count(store, kept_message_id) == 0
     assert await delete_expired_turns(store.database, SystemClock(), 10) == 0
 
 

@@ -16,7 +16,7 @@ async def save_summary(store: Store) -> tuple[SqlSummaries, Summary]:
     """Store three turns, and a summary of the first two."""
     await finish(store, turns=[said(text) for text in ("日本 🙂", "two", "three")])
     summaries = SqlSummaries(store.database)
-    covered = (await summaries.load_turns(LANE)).turns[:2]
+    covered = (await summaries.load_whole_session(LANE)).turns[:2]
     saved = Summary(1, covered[-1].id, fingerprint_turns(covered), "They count.")
     await summaries.save(LANE, saved)
     return summaries, saved
@@ -28,7 +28,7 @@ async def edit(store: Store, turn_id: int, text: str, key: str) -> None:
 
 async def test_summary_is_returned_with_its_turns(store: Store) -> None:
     summaries, saved = await save_summary(store)
-    sources = await summaries.load_turns(LANE)
+    sources = await summaries.load_whole_session(LANE)
     assert await summaries.current(LANE) == sources.summary == saved
     assert [one.turn.text for one in sources.turns] == ["日本 🙂", "two", "three"]
     assert sources.turns[0].turn.speaker == ALICE
@@ -49,7 +49,7 @@ async def test_summary_is_invalidated_only_by_edits_of_turns_it_covers(store: St
     assert await summaries.current(LANE) == saved
     await edit(store, saved.last_turn_id, "too much", key="5:3")
     assert await summaries.current(LANE) is None
-    assert (await summaries.load_turns(LANE)).summary is None
+    assert (await summaries.load_whole_session(LANE)).summary is None
 
 
 async def test_summary_is_deleted_with_its_conversation(store: Store) -> None:
@@ -58,4 +58,4 @@ async def test_summary_is_deleted_with_its_conversation(store: Store) -> None:
     await store.conversations.forget(claim)
     assert await store.scalars(select(summary.c.text)) == []
     assert await summaries.current(LANE) is None
-    assert (await summaries.load_turns(LANE)).turns == ()
+    assert (await summaries.load_whole_session(LANE)).turns == ()

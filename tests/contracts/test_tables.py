@@ -21,7 +21,7 @@ from bot.chat.incoming import (
 )
 from bot.chat.session import ChatSetting, TurnResult
 from bot.errors import Fenced
-from bot.storage.database import NEWEST_REVISION, OLDEST_REVISION
+from bot.storage.database import MIN_CODE_REVISION, NEWEST_REVISION
 from bot.storage.leases import resolve_bot_id
 from bot.storage.migrations import build_alembic_config
 from bot.storage.tables import inbox
@@ -145,7 +145,7 @@ async def test_upgrades_only_add_tables_and_columns(store: Store) -> None:
     def unit(connection: Connection) -> list[Columns]:
         config = build_alembic_config()
         config.attributes["connection"] = connection
-        command.downgrade(config, OLDEST_REVISION)
+        command.downgrade(config, MIN_CODE_REVISION)
         before = read_columns(connection)
         command.upgrade(config, "head")
         return [before, read_columns(connection)]

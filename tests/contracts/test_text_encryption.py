@@ -22,7 +22,7 @@ from bot.storage.database import Database, open_database, open_without_decryptin
 from bot.storage.inbox import SqlInbox
 from bot.storage.rewriting import rewrite_texts
 from bot.storage.summaries import SqlSummaries
-from bot.storage.tables import metadata, provider_key, supported_revision, turn
+from bot.storage.tables import metadata, min_code_revision, provider_key, turn
 from bot.telemetry.secret_masker import SecretMasker
 from tests.checkout import CHECKOUT
 from tests.samples import ALICE, begin, make_incoming, read_session
@@ -48,7 +48,7 @@ async def fill(database: Database) -> None:
     """Store a row in every table, with a word in every encryptable column."""
     for table in metadata.sorted_tables:
         row = make_row(table)
-        if table not in {provider_key, supported_revision}:
+        if table not in {provider_key, min_code_revision}:
             await database.write(lambda c, t=table, r=row: c.execute(insert(t), r).rowcount)  # type: ignore[misc]
 
 
@@ -171,7 +171,7 @@ async def test_summary_stays_valid_when_the_turns_are_rewritten(empty_database: 
         turns = [Turn("user", one, ALICE, NOON) for one in ("日本", "two", "three")]
         await finish(store, turns=turns)
         summaries = SqlSummaries(store.database)
-        covered = (await summaries.load_turns(LANE)).turns
+        covered = (await summaries.load_whole_session(LANE)).turns
         saved = Summary(1, covered[-1].id, fingerprint_turns(covered), "They count.")
         assert await summaries.save(LANE, saved)
     for encryption in (ON, OFF):

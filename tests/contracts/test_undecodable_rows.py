@@ -78,7 +78,7 @@ async def test_unreadable_later_event_is_not_gathered(store: Store) -> None:
     await put_event(store, "said", b"{}")
     await store.inbox.receive([make_incoming("b", key="5:2")], {})
     claim, message = await begin(store.conversations)
-    assert await store.conversations.load_messages_after(claim, message, 9) == []
+    assert await store.conversations.load_waiting_after(claim, message, 9) == []
     assert len(await store.conversations.load_waiting_messages(claim, 9)) == 2
     finished = await store.conversations.finish(claim, message, TurnResult())
     assert finished.next_message is not None

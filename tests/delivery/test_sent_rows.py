@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from bot.delivery.sender import SENT_ROWS_TOPIC, LaneDelivery, SentRowTracker, publish_sent_row
+from bot.delivery.sender import SENT_ROWS_TOPIC, RowDispatcher, SentRowTracker, publish_sent_row
 from bot.errors import Refused
 from bot.runtime.in_process import InProcessSignals
 from bot.storage.database import Database
@@ -23,7 +23,7 @@ class WorkerAndSender(Delivery):
         super().__init__(database, announce_done_row=partial(publish_sent_row, signals))
         sent_row_tracker = SentRowTracker(self.outbox)
         signals.subscribe(SENT_ROWS_TOPIC, sent_row_tracker.record_announced_rows)
-        self.delivery = LaneDelivery(sent_row_tracker, self._wake)
+        self.delivery = RowDispatcher(sent_row_tracker, self._wake)
 
     def _wake(self, lanes: Sequence[str], *, is_urgent: bool) -> None:
         (self.woken_urgently if is_urgent else self.woken).extend(lanes)

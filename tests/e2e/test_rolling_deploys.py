@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from bot.storage.database import NEWEST_REVISION, OLDEST_REVISION, read_revision
+from bot.storage.database import MIN_CODE_REVISION, NEWEST_REVISION, read_revision
 from tests.checkout import CHECKOUT
 from tests.postgres import create_postgres_database
 from tests.support.chats import Platforms
@@ -71,8 +71,8 @@ class Versions:
             shutil.copytree(self._trees[-1] / name, tree / name)
         revisions = tree / "bot/storage/database.py"
         replace(revisions, f'NEWEST_REVISION = "{before}"', f'NEWEST_REVISION = "{revision}"')
-        oldest = self._revisions[-2] if len(self._revisions) > 1 else OLDEST_REVISION
-        replace(revisions, f'OLDEST_REVISION = "{oldest}"', f'OLDEST_REVISION = "{before}"')
+        oldest = self._revisions[-2] if len(self._revisions) > 1 else MIN_CODE_REVISION
+        replace(revisions, f'MIN_CODE_REVISION = "{oldest}"', f'MIN_CODE_REVISION = "{before}"')
         functions = tree / "bot/storage/functions.py"
         replace(functions, "sha256(", f'sha256(b"{revision}" + ')
         migration = MIGRATION.format(revision=revision, before=before)

@@ -149,7 +149,7 @@ class Setup:
             await self.exchange(("Tobi", f"small talk {number}"))
 
     async def edit(self, text: str, new: str) -> None:
-        turns = (await SqlSummaries(self._database).load_turns(CHAT)).turns
+        turns = (await SqlSummaries(self._database).load_whole_session(CHAT)).turns
         [found] = [one.id for one in turns if one.turn.text == text]
         await self.finish(TurnResult(change=HistoryChange({found: new})))
 

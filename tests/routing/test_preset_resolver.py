@@ -134,7 +134,7 @@ async def test_deleted_character_stays_in_memory_for_less_than_a_minute(
         return PresetVersion(name, content, 1, owner="telegram:1")
 
     one.characters.read_newest_version = read
-    await one.characters.update_setting(name, content, "", "telegram:1", is_audited=False)
+    await one.characters.record_character(name, content, "", "telegram:1", is_audited=False)
     assert await one.characters.find(name, one.default_preset)
     if is_told:
         one.characters.unload("telegram:1")

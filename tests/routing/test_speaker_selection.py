@@ -16,7 +16,7 @@ from bot.prompting.presets.preset import Preset
 from bot.routing.speakers import (
     MAX_ANSWERS_IN_A_ROW,
     SpeakerCandidate,
-    select_reaction,
+    select_next_speaker,
     select_speakers,
 )
 from bot.texts.text import to_translatable, translate
@@ -152,7 +152,7 @@ def test_candidates_have_scores_and_reasons() -> None:
 def select_reacting(
     *answers: Turn, dice: float = 0.99, presets: Sequence[Preset] = GROUP
 ) -> list[str]:
-    return chosen_names(select_reaction(presets, answers, answers, dice=lambda: dice, now=NOW))
+    return chosen_names(select_next_speaker(presets, answers, answers, dice=lambda: dice, now=NOW))
 
 
 def test_character_called_by_another_character_reacts() -> None:

@@ -24,7 +24,7 @@ def _no_fence() -> None:
         is_late = not rows
         return rows[0][0] if rows else 1
 
-    def queue(rows: finishing.ResultRows, *more: Any) -> Any:
+    def queue(rows: finishing.FinishRows, *more: Any) -> Any:
         if is_late:
             common = rows.answer.common_columns
             turn = {"turn": f"{common['turn']}/{next(_numbers)}"}

@@ -30,7 +30,7 @@ from bot.storage.database import (
 from bot.storage.outbox import ROW_LEASE_SECONDS
 from bot.storage.postgres import PostgresPool
 from bot.storage.statements import SQL, Rows, Statement, Unit, describe_failure
-from bot.storage.tables import cursor, outbox, supported_revision
+from bot.storage.tables import cursor, min_code_revision, outbox
 from tests.checkout import CHECKOUT
 from tests.waiting import PATIENCE_SECONDS
 
@@ -127,7 +127,7 @@ async def set_revision(url: str, revision: str, oldest: str | None) -> None:
     """Set the revision of a database, and the oldest program revision that can use it."""
     async with open_database(url) as database:
         if oldest is not None:
-            values = update(supported_revision).values(oldest=oldest)
+            values = update(min_code_revision).values(oldest=oldest)
             await database.write(lambda c: c.execute(values).rowcount)
         other = text("UPDATE alembic_version SET version_num = :r").bindparams(r=revision)
         await database.write(lambda c: c.execute(other).rowcount)

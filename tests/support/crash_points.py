@@ -259,7 +259,7 @@ def _no_fence() -> None:
     finish_values = finishing._build_finish_values
 
     def values_of_another_turn(
-        claim: Claim, rows: finishing.ResultRows, sender: SenderIdentity | None, now: float
+        claim: Claim, rows: finishing.FinishRows, sender: SenderIdentity | None, now: float
     ) -> dict[str, object]:
         values = finish_values(claim, rows, sender, now)
         return {**values, "turn": f"{values['turn']}/{secrets.token_hex(4)}"}

@@ -268,7 +268,7 @@ class MemoryWorld:
 
     async def _choose(self, person: str, chosen: Consent) -> None:
         await self.settings.set(person, CONSENT_KEY, chosen, person)
-        await self.memories.apply_consent(person)
+        await self.memories.apply_consent_to_audiences(person)
         if chosen is Consent.OFF:
             await self._forget_person(person)
         self.consents[person] = chosen

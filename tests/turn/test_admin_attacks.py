@@ -22,7 +22,7 @@ from bot.routing.presets import SCOPE_KEY
 from bot.runtime.in_process import InProcessRateLimits
 from bot.storage.database import Database
 from bot.storage.receipts import Receipts
-from bot.storage.tables import choice
+from bot.storage.tables import setting
 from bot.turn.limits.rate_limits import AnswerLimits, LimitSettings
 from tests.fakes import FakeClock
 from tests.samples import ALICE, BOB, make_incoming, read_session
@@ -108,7 +108,7 @@ def from_own_chat(text: str, number: int) -> IncomingMessage:
 
 
 async def settings(database: Database) -> Sequence[tuple[str, str]]:
-    query = choice.select().with_only_columns(choice.c.scope, choice.c.value)
+    query = setting.select().with_only_columns(setting.c.scope, setting.c.value)
     rows = await database.read(lambda c: c.execute(query).all())
     return sorted((row.scope, row.value) for row in rows)
 

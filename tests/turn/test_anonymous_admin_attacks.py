@@ -13,7 +13,7 @@ from bot.commands.authority import writes_as_group
 from bot.errors import Unreachable
 from bot.platforms.telegram.incoming import to_incoming
 from bot.storage.database import Database
-from bot.storage.tables import choice
+from bot.storage.tables import setting
 from tests.fakes import FakeBackend
 from tests.platforms.telegram.messages import ALICE, BOT, GROUP, NOON
 from tests.samples import read_session
@@ -181,6 +181,6 @@ async def test_person_writing_as_the_group_cannot_set_a_description(
     group = Group(database, backend=FakeBackend())
     told = await group.write(1, f"/me {words}", **AS_GROUP)
     assert "Write under your own name to describe yourself" in told
-    assert not await database.read(lambda c: c.execute(choice.select()).all())
+    assert not await database.read(lambda c: c.execute(setting.select()).all())
     assert "was deleted" in await group.write(2, "/me clear", **AS_GROUP)
     assert "was saved" in await group.write(3, f"/me {words}")

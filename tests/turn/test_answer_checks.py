@@ -132,7 +132,7 @@ async def test_greeting_of_a_user_made_character_is_checked(
     asked, mira = make_incoming(), "/character add mira | She paints. | Ho, scoundrel!"
     await setup.say("/access words scoundrel here", mira)
     if greeter == "mira":
-        found = await setup.resolver.find_chat_preset(
+        found = await setup.resolver.find_named_preset(
             "mira", asked, await setup.resolver.resolve([CHAT])
         )
         await setup.resolver.set_active_presets(CHAT, [found], ALICE.id)

@@ -87,7 +87,7 @@ async def test_forget_me_deletes_pictures_of_own_characters(database: Database) 
     setup = Setup(database, surface=surface, platforms={"telegram": platform})
     picture, characters = await platform.host_picture(b""), setup.resolver.characters
     about = f"keeps bees\t{picture}"
-    await characters.update_setting(f"{ALICE.id}/Mira", "{}", about, ALICE.id, is_audited=False)
+    await characters.record_character(f"{ALICE.id}/Mira", "{}", about, ALICE.id, is_audited=False)
     assert await characters.list_descriptions(ALICE.id) == {f"{ALICE.id}/Mira": "keeps bees"}
     dropping = asyncio.create_task(setup.container.delete_unused_pictures())
     await pass_time_until(setup, lambda: platform.kept)

@@ -33,7 +33,7 @@ async def react(
 
 
 async def feedback(database: Database, number: int = 1) -> dict[str, str]:
-    return dict(await AnswerLog(database).find_feedback(number))
+    return dict(await AnswerLog(database).find_reactions_by_person(number))
 
 
 async def test_newest_reaction_of_each_person_counts(database: Database) -> None:

@@ -222,7 +222,7 @@ class QueueLimit:
     async def _refuse_newest_messages(self, group: MessageGroup, max_waiting_messages: int) -> None:
         refused_ids = {one.id for one in group.message.refused_messages}
         limit = max_waiting_messages + len(refused_ids) + _MAX_REFUSED_AT_ONCE
-        messages = await self.conversations.load_messages_after(group.claim, group.message, limit)
+        messages = await self.conversations.load_waiting_after(group.claim, group.message, limit)
         waiting_questions = [
             (one, one.incoming)
             for one in messages
