@@ -389,7 +389,7 @@ class ChatSettings(Protocol):
 
     async def resolve(self, scopes: Sequence[str], key: str) -> ChatSetting | None:
         """Return the setting from the first of these scopes that has a value, or None."""
-        return ChatSetting.find_by_key(await self.get_scopes(scopes), scopes, key)
+        return ChatSetting.find_setting(await self.get_scopes(scopes), scopes, key)
 
     async def get_all(self, scopes: Sequence[str], key: str) -> Mapping[str, str]:
         """Return a setting's values by scope; scopes without a value are omitted."""

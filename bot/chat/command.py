@@ -63,7 +63,7 @@ class Command:
     """The line without the name; for handlers of subcommands, also without the subcommand."""
 
 
-FIELD_SEPARATOR = "\x1f"
+FORM_FIELD_SEPARATOR = "\x1f"
 """Separates the fields of a form in the text of a command."""
 
 

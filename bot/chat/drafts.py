@@ -11,10 +11,10 @@ from bot.value_class import value_class
 class Scene:
     """A message to answer and the conversation before it, for testing a preset."""
 
-    earlier_session: Session
+    session_before_message: Session
     message: IncomingMessage
     answers: tuple[Turn, ...] = ()
-    original_preset: str = ""
+    answering_preset: str = ""
     """The preset that really answered; the tested preset replaces it. Empty: unknown."""
 
 
@@ -23,7 +23,7 @@ def find_newest_scene(
     session_number: int,
     turns: Sequence[Turn],
     scopes: Sequence[str] = (),
-    original_preset: str = "",
+    answering_preset: str = "",
 ) -> Scene | None:
     """Return the newest message addressed to the bot, if any, with the turns around it."""
     question_indexes = [
@@ -47,7 +47,7 @@ def find_newest_scene(
         scopes=tuple(scopes) or (address.lane,),
     )
     session = Session(session_number, tuple(earlier_turns))
-    return Scene(session, message, tuple(answers), original_preset)
+    return Scene(session, message, tuple(answers), answering_preset)
 
 
 @value_class

@@ -196,7 +196,7 @@ class MemoryReader:
 
 
 @value_class
-class MemoryListener:
+class RecallingCharacter:
     """A character for which memories are recalled, with the place and the people involved."""
 
     place: MemoryPlace
@@ -218,7 +218,7 @@ class RecallCandidates:
     """Unranked memories that a character may use here, and ids of memories left out as private."""
 
     memories: tuple[Memory, ...] = ()
-    private_memory_ids: tuple[int, ...] = ()
+    omitted_private_ids: tuple[int, ...] = ()
     """The ids of the asker's memories that may be recalled only in other private chats."""
 
 
@@ -243,7 +243,7 @@ class RankedMemories:
     """The memories that a character may use for an answer, best first."""
 
     memories: tuple[RankedMemory, ...] = ()
-    private_memory_count: int = 0
+    omitted_private_count: int = 0
     """The number of the asker's memories that may be recalled only in other private chats."""
     budget_share: float = 0.1
     """The share of the prompt's token budget that the memories may take."""

@@ -14,15 +14,15 @@ class QueueState:
     conversation_count: int
     """Conversations with unanswered messages, including those being answered."""
     oldest_received_at: float | None
-    in_progress_count: int
+    answered_now_count: int
     """Conversations that a process is answering now."""
-    lane_count: int
+    unsent_chat_count: int
     """Chats with unsent messages."""
     unsent_message_count: int
 
 
 @value_class
-class KnownChannel:
+class AnsweredChat:
     """A conversation that has answers."""
 
     channel: str
@@ -66,7 +66,7 @@ class ModelHealth:
     paused: bool
     """Whether its circuit breaker is open, so that one request at a time tests the model."""
     requests: int
-    """The number of recent requests that are remembered."""
+    """The number of remembered recent requests, of which `failed` failed."""
     failed: int
     provider: str = ""
     process: str = ""
@@ -95,7 +95,7 @@ class BlockedCalls:
 
     scope: str
     """The scope of the limit: a bot, a chat, or one kind of call in a chat."""
-    seconds: float
+    seconds_left: float
     """How many more seconds the platform rejects them."""
 
 
@@ -137,7 +137,7 @@ class ProcessReport:
 
 
 @value_class
-class DeliveredPart:
+class PartDelivery:
     """A part of an answer that is being delivered."""
 
     number: int
@@ -156,7 +156,7 @@ class MessageTrace:
     """In Unix seconds; None: the message was deleted in the meantime."""
     is_message_processed: bool
     crash_count: int
-    parts: Sequence[DeliveredPart]
+    parts: Sequence[PartDelivery]
 
 
 @value_class
@@ -220,7 +220,7 @@ class AnswerPause:
     by: str
     at: float
 
-    def covers(self, conversation: str) -> bool:
+    def pauses(self, conversation: str) -> bool:
         """Return whether a conversation, given by its key, is in the scope."""
         address = parse_address(conversation)
         scopes = (EVERYWHERE, address.platform, address.source, address.lane, address.channel)

@@ -42,7 +42,7 @@ class Limits:
     """Whether messages show the character as author, so that no name line is needed."""
     always_shows_name: bool = False
     """Whether `name_line_format` is added even where only one character answers."""
-    closes_code_blocks: bool = True
+    reopens_code_blocks: bool = True
     """Whether a code block split over two messages is closed in one and reopened in the next."""
     answers_each_message: bool = False
     """Whether, by default, every message gets its own answer instead of one answer for several;
@@ -67,7 +67,7 @@ class Limits:
     """The URL template of a message, with {server}, {chat} and {message}; empty: no links."""
     has_threads: bool = False
     """Whether a thread can be opened from a message, to send the rest of a long answer there."""
-    can_resend_with_face: bool = True
+    can_retry_with_face: bool = True
     """Whether a message with a face can safely be sent again with the same nonce."""
     reports_deletions: bool = True
     """Whether the platform reports deleted messages. If not, an answer whose message has vanished

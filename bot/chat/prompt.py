@@ -211,7 +211,7 @@ class QueuePosition:
     """The position in a backend's queue; sent whenever it changes before the first delta."""
 
     position: int
-    """1 is next in line."""
+    """The place in the queue; 1 is next in line."""
     seconds: float | None
     """The estimated waiting time; None: unknown."""
 
@@ -287,5 +287,6 @@ class PromptToken:
     text: str
     """The token's text; U+FFFD for an incomplete character."""
     control: bool
+    """Whether it is a control token, such as the end of a turn."""
     trusted: bool
     """Whether it comes from the template, not from a person."""

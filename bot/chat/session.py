@@ -91,7 +91,7 @@ class AttemptState(IntEnum):
     """The message is not being processed."""
     WITH_OTHERS = 1
     """The message is being processed, possibly together with other messages."""
-    ALONE = 2
+    RUNS_ALONE = 2
     """The message is processed alone, so another crash must be its fault."""
     DEFERRED = 3
     """The message waits some seconds after a crash; a crash meanwhile has another cause."""
@@ -182,7 +182,7 @@ class HistoryChange:
     """Inactive versions whose rows are deleted because `new_versions` contains them again."""
     deleted_ids: Collection[int] = ()
     """Turns that are deleted permanently, with all data derived from them."""
-    replaced_ids: Collection[int] = ()
+    overwritten_ids: Collection[int] = ()
     """Turns that get a new version and are not kept as inactive versions."""
     observed_flags: Mapping[int, bool] = field(default_factory=dict)
     """The new values of `Turn.is_observed` of people's messages."""
@@ -230,13 +230,13 @@ class TurnResult:
     replaced_part_names: Sequence[str] = ()
     """Names of already sent parts. The outgoing parts replace them one by one; the remaining
     ones are deleted."""
-    earlier_turns: Sequence[Turn] = ()
+    channel_turns: Sequence[Turn] = ()
     """Turns before the message that were read from the channel because none were stored yet."""
     feedback: Feedback | None = None
 
 
 @value_class
-class FinishedTurn:
+class RemainingWork:
     """The work left after a message: the next message to process, and the first row to send."""
 
     next_message: InboxMessage | None
@@ -312,7 +312,7 @@ class Summary:
     session_number: int
     last_turn_id: int
     """The id of the last summarized turn."""
-    fingerprint: str
+    turns_hash: str
     """The result of `fingerprint_turns` for the summarized turns."""
     text: str
 
@@ -331,7 +331,7 @@ class SessionTurns:
         if self.summary is None:
             return False
         covered_turns = [one for one in self.turns if one.id <= self.summary.last_turn_id]
-        return fingerprint_turns(covered_turns) != self.summary.fingerprint
+        return fingerprint_turns(covered_turns) != self.summary.turns_hash
 
 
 def fingerprint_turns(turns: Iterable[StoredTurn]) -> str:
@@ -350,7 +350,7 @@ class ChatSetting:
     value: str
 
     @classmethod
-    def find_by_key(
+    def find_setting(
         cls, settings: Mapping[str, Mapping[str, str]], scopes: Sequence[str], key: str
     ) -> "ChatSetting | None":
         """Return the setting with this key from the first scope that has it, or None."""
@@ -377,7 +377,7 @@ class Consent(StrEnum):
     EVERYWHERE = "everywhere"
 
 
-def person_scopes(person_id: str, scopes: Sequence[str]) -> list[str]:
+def setting_scopes(person_id: str, scopes: Sequence[str]) -> list[str]:
     """Return the scopes of a person's settings: the person in each of `scopes`, then everywhere."""
     return [*[f"{person_id}@{scope}" for scope in scopes], person_id]
 
@@ -388,9 +388,9 @@ CHARACTER_KEY_PREFIX = "character "
 """The key prefix of the settings that list an owner's characters."""
 
 
-def display_name(name: str) -> str:
+def display_name(preset_name: str) -> str:
     """Return the name of a preset or character as people see it, without the owner."""
-    return name.rpartition(OWNER_SEPARATOR)[2]
+    return preset_name.rpartition(OWNER_SEPARATOR)[2]
 
 
 @value_class
@@ -430,6 +430,8 @@ class MessageLocation:
 
 @value_class
 class MessageNote:
+    """A record about a message, such as the log of its failure, stored for a limited time."""
+
     key: str
     content: str
     person_id: str | None = None
@@ -462,7 +464,7 @@ class AttachedText:
     name: str
     """The file name as shown to the model; may be empty."""
     text: str
-    is_truncated: bool
+    is_file_truncated: bool
 
 
 @value_class

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 import structlog
 
-from bot.chat.command import FIELD_SEPARATOR, CommandOption, CommandSpec, parse_command
+from bot.chat.command import FORM_FIELD_SEPARATOR, CommandOption, CommandSpec, parse_command
 from bot.chat.incoming import Address, IncomingMessage
 from bot.chat.session import OWNER_SEPARATOR, READABLE_KINDS, PresetVersion, display_name
 from bot.commands.authority import AdminCheck
@@ -347,8 +347,8 @@ def _announce_character(preset: Preset) -> CommandResult:
 
 def _split_form_fields(text: str) -> list[str]:
     """Split typed text at each `|`, or a submitted form into all its fields, even empty ones."""
-    if FIELD_SEPARATOR in text:
-        fields = [one.strip() for one in text.split(FIELD_SEPARATOR)]
+    if FORM_FIELD_SEPARATOR in text:
+        fields = [one.strip() for one in text.split(FORM_FIELD_SEPARATOR)]
         return fields + [""] * (len(_CARD_KEYS) - len(fields))
     return [one.strip() for one in text.split("|", len(_CARD_KEYS) - 1)] if text else []
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bot.chat.command import CommandOption
 from bot.chat.incoming import IncomingMessage
-from bot.chat.session import ChatSetting, Session, person_scopes
+from bot.chat.session import ChatSetting, Session, setting_scopes
 from bot.commands.authority import writes_as_group
 from bot.commands.request import CommandRequest, CommandResult, command
 from bot.errors import PrivateError, UserError
@@ -32,19 +32,19 @@ class UserPersonas:
 
     async def find_all(self, user_ids: Iterable[str], scopes: Sequence[str]) -> dict[str, str]:
         """Return the personas that apply in a channel with these scopes, by user id."""
-        scopes_by_user = {user_id: person_scopes(user_id, scopes) for user_id in user_ids}
+        scopes_by_user = {user_id: setting_scopes(user_id, scopes) for user_id in user_ids}
         settings = await self.chat_settings.get_scopes(
             [key for keys in scopes_by_user.values() for key in keys]
         )
         personas = {
-            user_id: ChatSetting.find_by_key(settings, keys, _PERSONA_KEY)
+            user_id: ChatSetting.find_setting(settings, keys, _PERSONA_KEY)
             for user_id, keys in scopes_by_user.items()
         }
         return {user_id: one.value for user_id, one in personas.items() if one is not None}
 
     async def find(self, user_id: str, scopes: Sequence[str]) -> ChatSetting | None:
         """Return the description that a person has in a channel, and its scope."""
-        return await self.chat_settings.resolve(person_scopes(user_id, scopes), _PERSONA_KEY)
+        return await self.chat_settings.resolve(setting_scopes(user_id, scopes), _PERSONA_KEY)
 
     async def resolve_for_speakers(
         self, session: Session, incoming: IncomingMessage

@@ -14,7 +14,7 @@ from pydantic import Field
 from bot.chat.access import ApiScope
 from bot.chat.answers import AnswerSearch
 from bot.chat.incoming import ForgetRequest, Incoming, SayRequest, parse_address
-from bot.chat.operation import KnownChannel, KnownSession, StoredChatSetting
+from bot.chat.operation import AnsweredChat, KnownSession, StoredChatSetting
 from bot.chat.rate import Rate
 from bot.chat.session import ACCESS_KEY_PREFIX, CHANNEL_TITLE_KEY, HistoryScope
 from bot.chat.usage import MICROS_PER_DOLLAR, BudgetCap
@@ -59,7 +59,7 @@ class ChannelsPage(RouteGroup):
 
     @route("GET /api/v1/channels", ApiScope.READ)
     @route("GET /channels", ApiScope.READ, template="channels.html")
-    async def list_channels(self) -> Mapping[str, str | Sequence[KnownChannel | StoredChatSetting]]:
+    async def list_channels(self) -> Mapping[str, str | Sequence[AnsweredChat | StoredChatSetting]]:
         """List channels, and the settings made in chats."""
         settings = await self.state.chat_settings()
         return {

@@ -150,9 +150,9 @@ class OperationPage(RouteGroup):
         return OperationState(
             parts=await run_probes(self.probes, _PROBE_TIMEOUT_SECONDS),
             conversations=queues.conversation_count,
-            held=queues.in_progress_count,
+            held=queues.answered_now_count,
             oldest_seconds=queues.oldest_received_at and max(0.0, now - queues.oldest_received_at),
-            lanes=queues.lane_count,
+            lanes=queues.unsent_chat_count,
             unsent=queues.unsent_message_count,
             leases=await self.nodes.list_exclusive_roles(),
             providers=self.providers,
@@ -174,7 +174,7 @@ class OperationPage(RouteGroup):
         counts = [(one["name"], self.count_waiters(str(one["name"]))) for one in self.providers]
         queues = [{"scope": name, "seconds": None, "waiting": one} for name, one in counts if one]
         calls = await self.rate_limits.blocked_calls()
-        rows = [{"scope": one.scope, "seconds": one.seconds, "waiting": None} for one in calls]
+        rows = [{"scope": one.scope, "seconds": one.seconds_left, "waiting": None} for one in calls]
         return [*queues, *rows]
 
     async def _find_failed_message(self, error_id: str) -> FailedMessage | None:

@@ -136,7 +136,7 @@ class DraftComposer:
         group = MessageGroup(claim, InboxMessage(0, message, 0))
         question = AskedQuestion(message, (speaker,))
         context = await sources.load_context(
-            group, question, active, earlier_session=scene.earlier_session
+            group, question, active, earlier_session=scene.session_before_message
         )
         context.turns.extend(scene.answers)
         prompt = await sources.fit_prompt(preset, context)
@@ -158,7 +158,7 @@ class DraftComposer:
     async def _replace_speaker(self, speaker: ActivePreset, scene: Scene) -> ActiveCharacters:
         name = speaker.preset.name
         active = await self.resolver.resolve(scene.message.scopes)
-        replaced_name = name if name in active.names else scene.original_preset
+        replaced_name = name if name in active.names else scene.answering_preset
         if replaced_name not in active.names:
             return ActiveCharacters((speaker,))
         members = (speaker if one.preset.name == replaced_name else one for one in active.members)

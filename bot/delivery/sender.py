@@ -51,7 +51,7 @@ from bot.runtime.http_client import send_only_if
 from bot.runtime.in_process import BoundedDict
 from bot.storage.outbox import SqlOutbox
 from bot.telemetry.logs import TurnLogContext
-from bot.telemetry.metrics import LOST_WORK, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS, record_span
+from bot.telemetry.metrics import FENCED_WORK, OUTBOX_RECONCILIATIONS, OUTBOX_SENDS, record_span
 from bot.texts.text import supported_language, translatable, translate, translate_to_all_languages
 
 _log = structlog.get_logger(__name__)
@@ -191,7 +191,7 @@ class Sender:
                     else:
                         next_row = await self._deliver_row(next_row)
         except Fenced as error:  # this sender was too slow; another has claimed the lane
-            LOST_WORK.labels("lanes").inc()
+            FENCED_WORK.labels("lanes").inc()
             _log.warning("sender_lost_lane", lane=row.address.lane, reason=str(error))
 
     async def _deliver_row(self, row: OutboxRow) -> OutboxRow | None:
@@ -472,7 +472,7 @@ class Sender:
     def _is_deduplicated(self, row: OutboxRow) -> bool:
         """Return whether the platform shows a row once even if it is sent twice."""
         limits = self._limits(row)
-        can_resend = row.content.face is None or limits.can_resend_with_face
+        can_resend = row.content.face is None or limits.can_retry_with_face
         return limits.deduplicates_sends and can_resend
 
 

@@ -12,10 +12,10 @@ import structlog
 from bot.chat.incoming import IncomingMessage, find_person_ids
 from bot.chat.memory import (
     Memory,
-    MemoryListener,
     MemoryPlace,
     RankedMemories,
     RankedMemory,
+    RecallingCharacter,
     RecallReason,
 )
 from bot.chat.session import Turn
@@ -56,17 +56,17 @@ class MemoryRecaller:
         place = MemoryPlace.from_event(message.address, message.scopes, is_private=is_private)
         speakers = [one.speaker.id for one in turns if one.speaker]
         people = tuple(dict.fromkeys([*find_person_ids(message), *message.mentions, *speakers]))
-        listener = MemoryListener(place, preset, message.author.id, people)
+        listener = RecallingCharacter(place, preset, message.author.id, people)
         candidates = await self.memories.recall(listener)
         if not candidates.memories:
-            return RankedMemories((), len(candidates.private_memory_ids), self.budget_share)
+            return RankedMemories((), len(candidates.omitted_private_ids), self.budget_share)
         similarities: Mapping[int, float] = {}
         if any(one.vector for one in candidates.memories):
             similarities = await self._compute_similarities(
                 message.text, candidates.memories, may_spend=may_spend
             )
         memories = rank_memories(message.text, candidates.memories, similarities)
-        return RankedMemories(memories, len(candidates.private_memory_ids), self.budget_share)
+        return RankedMemories(memories, len(candidates.omitted_private_ids), self.budget_share)
 
     async def embed(self, text: str) -> tuple[str, PackedVector] | None:
         """Return the embedding model and the vector of a memory's text, or None on failure."""

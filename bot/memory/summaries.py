@@ -226,7 +226,7 @@ class Summarizer:
             summary = Summary(
                 session_number=session_turns.session_number,
                 last_turn_id=old_turns[covered_turn_count - 1].id,
-                fingerprint=fingerprint_turns(old_turns[:covered_turn_count]),
+                turns_hash=fingerprint_turns(old_turns[:covered_turn_count]),
                 text=await self._generate_summary(preset, conversation, summary, batch, message),
             )
             if not await self.summaries.save(conversation, summary):

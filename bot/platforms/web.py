@@ -160,7 +160,7 @@ class WebSurface(Surface):
             bot_call_windows=(),
             route_call_windows=(),
             deduplicates_sends=True,
-            can_resend_with_face=True,
+            can_retry_with_face=True,
             has_buttons=True,
         )
 

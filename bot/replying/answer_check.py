@@ -23,7 +23,7 @@ _WITHHELD_NOTE = marked("withheld: moderation failed")
 _UNCHECKED_NOTE = marked("shown unchecked: moderation failed")
 _PLUGIN_NOTE = StoredPattern(marked("withheld by the plug-in {plugin}: {reason}"))
 _MODERATION_TIMEOUT_SECONDS = 5.0
-_WINDOW_CHARS = 300
+_CHARS_PER_MODERATION = 300
 """The number of new characters that are sent to moderation at a time."""
 _OVERLAP_CHARS = 300
 """The number of preceding characters that are sent along as context."""
@@ -117,7 +117,7 @@ class AnswerCheck:
 
     async def moderate_new_text(self) -> None:
         """Send the text so far to moderation if enough of it is new."""
-        if self._is_moderated and len(self._text) - self._moderated_end >= _WINDOW_CHARS:
+        if self._is_moderated and len(self._text) - self._moderated_end >= _CHARS_PER_MODERATION:
             matches = [*_SENTENCE_END.finditer(self._text, self._moderated_end)]
             end, moderated_end = len(self._text), matches[-1].end() if matches else len(self._text)
             await self._moderate_texts(

@@ -231,7 +231,7 @@ def explain_skipped_files(files: AttachedFiles) -> Text | None:
             size=MAX_TEXT_FILE_BYTES // 1024,
         )
         for one in files.texts
-        if one.is_truncated
+        if one.is_file_truncated
     ]
     return join_texts(sentences) if sentences else None
 

@@ -45,7 +45,7 @@ class FenceLine:
     end: int
     """The end of the line, before its line break."""
     prefix: str
-    suffix: str
+    line_rest: str
 
     @property
     def indentation(self) -> int:
@@ -54,15 +54,15 @@ class FenceLine:
     def find_opened_fence(self, text: str) -> Fence | None:
         """Return the code block that this line opens, or None if its backticks are inline code."""
         chars = text[self.fence_start : self.fence_end]
-        if chars[0] == "`" and "`" in self.suffix:
+        if chars[0] == "`" and "`" in self.line_rest:
             return None  # inline code, according to CommonMark
-        return Fence(chars, chars + self.suffix.rstrip(), _NON_QUOTE_CHAR.sub(" ", self.prefix))
+        return Fence(chars, chars + self.line_rest.rstrip(), _NON_QUOTE_CHAR.sub(" ", self.prefix))
 
     def closes(self, fence: Fence, text: str) -> bool:
         """Return whether this line closes the code block of `fence`."""
         chars = text[self.fence_start : self.fence_end]
         has_same_depth = self.prefix.count(">") == fence.prefix.count(">")
-        unquoted_text = self.prefix.replace(">", "") + self.suffix
+        unquoted_text = self.prefix.replace(">", "") + self.line_rest
         return chars.startswith(fence.chars) and has_same_depth and not unquoted_text.strip()
 
 

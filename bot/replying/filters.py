@@ -112,7 +112,7 @@ class RepeatedStartFilter:
 
 _MAX_TAIL_CHARS = 8000
 _CHARS_BETWEEN_CHECKS = 48
-_SEARCHED_ENDING_CHARS = 24
+_LOOP_PROBE_CHARS = 24
 _MAX_REPEATED_UNIT_CANDIDATES = 8
 _CODE_FENCE = "```"
 
@@ -185,12 +185,12 @@ class RepetitionDetector:
         tail = self._tail
         if len(tail) < _MIN_LOOP_CHARS:
             return
-        probe, end = tail[-_SEARCHED_ENDING_CHARS:], len(tail) - 1
+        probe, end = tail[-_LOOP_PROBE_CHARS:], len(tail) - 1
         for _ in range(_MAX_REPEATED_UNIT_CANDIDATES):
             position = tail.rfind(probe, 0, end)
             if position < 0:
                 return
-            repeated_unit = tail[position + _SEARCHED_ENDING_CHARS :]
+            repeated_unit = tail[position + _LOOP_PROBE_CHARS :]
             if self._is_repeated(repeated_unit):
                 self.has_repetition, self._repeated_unit_chars = True, len(repeated_unit)
                 begin = len(tail)
@@ -198,7 +198,7 @@ class RepetitionDetector:
                     begin -= len(repeated_unit)
                 self._repetition_start = self._char_count - len(tail) + begin
                 return
-            end = position + _SEARCHED_ENDING_CHARS - 1
+            end = position + _LOOP_PROBE_CHARS - 1
 
     def _is_repeated(self, text: str) -> bool:
         """Return whether the answer ends with enough repetitions of `text` to be a loop."""

@@ -126,7 +126,7 @@ async def generate_answer(
     stop_flag = stop_flag or StopFlag()
     if check is not None:
         show, replace_shown_text = check.wrap_show_callbacks(show, replace_shown_text)
-    text_callbacks = (show, stop_flag.count_text)
+    text_callbacks = (show, stop_flag.count_answer_chars)
     answer = _AnswerBuilder(
         prompt, text_callbacks, replace_shown_text, show_wait, clock, limit, provider, check
     )

@@ -46,11 +46,11 @@ class LiveReply:
     """The language of notices."""
     buttons: tuple[Button, ...] = ()
     """The buttons under the first part during generation."""
-    earlier_reply: "LiveReply | None" = None
+    previous_speaker_reply: "LiveReply | None" = None
     """The previous speaker's answer, which is shown completely before this one."""
     face: Face | None = None
     _: KW_ONLY
-    may_edit: Callable[[], bool] = lambda: True
+    is_claim_held: Callable[[], bool] = lambda: True
     """Returns whether this worker certainly still holds the claim."""
 
     def __post_init__(self) -> None:
@@ -64,9 +64,9 @@ class LiveReply:
         """The times of all live sends and edits, in Unix seconds."""
         self._shown_contents: dict[int, MessageContent] = {}  # certainly shown, by part index
         self._change_event = asyncio.Event()
-        earlier_reply = self.earlier_reply
+        previous_reply = self.previous_speaker_reply
         self._request_lock: asyncio.Lock = (
-            earlier_reply._request_lock if earlier_reply else asyncio.Lock()  # noqa: SLF001
+            previous_reply._request_lock if previous_reply else asyncio.Lock()  # noqa: SLF001
         )
         self._update_task: asyncio.Task[None] | None = None
         self._updates_start_at = math.inf
@@ -196,14 +196,14 @@ class LiveReply:
 
     async def _show_draft(self, parts: Sequence[str]) -> None:
         """Show the last part as a draft; the complete answer is sent later."""
-        if self.earlier_reply is not None:
-            await self.earlier_reply.show_complete_answer()
+        if self.previous_speaker_reply is not None:
+            await self.previous_speaker_reply.show_complete_answer()
         if parts:
             async with self._request_lock:
-                if not self.may_edit():
+                if not self.is_claim_held():
                     return
                 content = MessageContent(parts[-1], self.face)
-                with send_only_if(self.may_edit):
+                with send_only_if(self.is_claim_held):
                     draft_id = self.destinations.first_part_number + 1
                     await self.surface.draft(self.address, draft_id, content)
                 self.shown_times.append(self.clock.now())
@@ -214,10 +214,10 @@ class LiveReply:
         elif self._shown_texts[index] != text:
             self._shown_contents.pop(index, None)
             async with self._request_lock:
-                if not self.may_edit():
+                if not self.is_claim_held():
                     return
                 content, message_id = self._build_content(index, text), self._message_ids[index]
-                with send_only_if(self.may_edit):
+                with send_only_if(self.is_claim_held):
                     await self.surface.edit(self.address, message_id, content, interaction=None)
             self.shown_times.append(self.clock.now())
             self._buffer.restart_pause_if_over(self.clock.monotonic())
@@ -228,8 +228,8 @@ class LiveReply:
         return MessageContent(text, self.face, buttons=() if index else self.buttons)
 
     async def _open_message(self, index: int, text: str) -> None:
-        if index == 0 and self.earlier_reply is not None:
-            await self.earlier_reply.show_complete_answer()
+        if index == 0 and self.previous_speaker_reply is not None:
+            await self.previous_speaker_reply.show_complete_answer()
         if index == len(self._opened_parts):
             async with self._request_lock:
                 outgoing_part = self.destinations.to_part(index, self._build_content(index, text))
@@ -429,7 +429,7 @@ class LiveReplies:
         claim: Claim,
         message: InboxMessage,
         destinations: PartDestinations,
-        earlier_reply: LiveReply | None = None,
+        previous_speaker_reply: LiveReply | None = None,
         face: Face | None = None,
         *,
         is_stoppable: bool = False,
@@ -449,7 +449,7 @@ class LiveReplies:
 
         async def wait_until_sent(row_id: int) -> str:
             message_id = await self.delivery.wait_until_sent(row_id)
-            typing_indicator.stop()
+            typing_indicator.stop_typing()
             return message_id
 
         async with (
@@ -461,12 +461,12 @@ class LiveReplies:
                 wait_until_sent,
                 self.clock,
                 destinations,
-                typing_indicator.stop,
+                typing_indicator.stop_typing,
                 supported_language(locale),
                 buttons,
-                earlier_reply,
+                previous_speaker_reply,
                 face,
-                may_edit=lambda: self.is_claim_held(claim),
+                is_claim_held=lambda: self.is_claim_held(claim),
             ) as live_reply,
         ):
             yield live_reply
@@ -474,7 +474,7 @@ class LiveReplies:
 
 @dataclass(eq=False)
 class TypingIndicator:
-    """Shows the typing indicator in a channel until `stop` is called or the block ends."""
+    """Shows the typing indicator in a channel until `stop_typing` is called or the block ends."""
 
     surface: Surface
     address: Address
@@ -493,11 +493,11 @@ class TypingIndicator:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.stop()
+        self.stop_typing()
         if self._typing_task is not None:
             await asyncio.wait([self._typing_task])
 
-    def stop(self) -> None:
+    def stop_typing(self) -> None:
         if self._cancel_start_timer is not None:
             self._cancel_start_timer()
         if self._typing_task is not None:

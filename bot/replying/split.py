@@ -28,7 +28,7 @@ _HIDDEN_MARKS = re.compile(
 _TEXT_GROUP_NAMES = ("code", "label", "inner")
 
 
-def _find_hidden_spans(text: str) -> Iterator[tuple[int, int]]:
+def _find_markup_spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield the spans of Markdown marks that rendering hides, except marks within other marks."""
     for match in _HIDDEN_MARKS.finditer(text):
         start, end = match.span()
@@ -133,7 +133,7 @@ def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
         if start == len(text):
             return
         opening_text = next_opening_text if fence is None else ""
-        if fence is not None and limits.closes_code_blocks:
+        if fence is not None and limits.reopens_code_blocks:
             opening_text = f"{fence.prefix}{fence.opening_fence}\n"
             if ">" in fence.prefix:
                 opening_text += find_quote_prefix(text, start)
@@ -153,7 +153,7 @@ def find_part_spans(text: str, limits: Limits) -> Iterator[PartSpan]:
                 open_marks, next_opening_text = "", table_header
         if is_visible(content):
             closing_text = "".join(reversed(_MARK.findall(open_marks)))
-            if fence is not None and limits.closes_code_blocks:
+            if fence is not None and limits.reopens_code_blocks:
                 closing_text = f"\n{fence.closing_line}"
             yield PartSpan(start, start + len(content), opening_text, closing_text)
 
@@ -223,6 +223,6 @@ def _compute_unit_offsets(text: str, limits: Limits) -> Sequence[int]:
     if not hides_marks and limits.measure(text) == len(text):
         return range(len(text) + 1)
     weights = [2 if letter > "\uffff" else 1 for letter in text]
-    for start, end in _find_hidden_spans(text) if hides_marks else ():
+    for start, end in _find_markup_spans(text) if hides_marks else ():
         weights[start:end] = [0] * (end - start)
     return [0, *accumulate(weights)]

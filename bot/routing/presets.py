@@ -20,7 +20,7 @@ from bot.chat.session import (
     PresetVersion,
     Turn,
     display_name,
-    person_scopes,
+    setting_scopes,
 )
 from bot.errors import AgeUnconfirmed, PresetError, SettingsError, UserError
 from bot.ports import ChatSettings
@@ -313,7 +313,7 @@ class PresetResolver:
         Other settings needed for the message are loaded into the cache with the same query.
         """
         person_ids = find_person_ids(message)
-        personal_scopes = person_scopes(person_ids[0], message.scopes)
+        personal_scopes = setting_scopes(person_ids[0], message.scopes)
         scopes = [*message.scopes, INSTALLATION, *personal_scopes, *person_ids[1:]]
         settings = await self._chat_settings.get_scopes(scopes)
         opted_out_ids = {
@@ -327,7 +327,7 @@ class PresetResolver:
     async def _resolve_chosen_characters(
         self, settings: Mapping[str, Mapping[str, str]], scopes: Sequence[str]
     ) -> ActiveCharacters:
-        setting = ChatSetting.find_by_key(settings, scopes, PRESET_KEY)
+        setting = ChatSetting.find_setting(settings, scopes, PRESET_KEY)
         if setting is None:
             return self._default_characters
         members = []
@@ -478,7 +478,7 @@ class HistoryScopes:
         self, scopes: Sequence[str], person_id: str | None = None
     ) -> HistoryScope | None:
         """Return the history scope, or None if all messages share one history; fill the cache."""
-        personal_scopes = person_scopes(person_id, scopes) if person_id else ()
+        personal_scopes = setting_scopes(person_id, scopes) if person_id else ()
         settings = await self.chat_settings.get_scopes([*scopes, INSTALLATION, *personal_scopes])
         choices = [settings[one][SCOPE_KEY] for one in scopes if SCOPE_KEY in settings.get(one, ())]
         if choices and choices[0] in list(HistoryScope):  # a newer version may store other values
@@ -496,7 +496,7 @@ class HistoryScopes:
         """Return the ids of people in these events who opted out; cache their other settings."""
         scopes_by_person = {one: event.scopes for event in events for one in find_person_ids(event)}
         all_scopes = [
-            one for each, scopes in scopes_by_person.items() for one in person_scopes(each, scopes)
+            one for each, scopes in scopes_by_person.items() for one in setting_scopes(each, scopes)
         ]
         all_scopes += [INSTALLATION, *(one for event in events for one in event.scopes)]
         settings = await self.chat_settings.get_scopes(list(dict.fromkeys(all_scopes)))

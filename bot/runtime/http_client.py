@@ -302,7 +302,7 @@ class _Deadline:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 -- requests are sent by tasks
         self._task, self._cancel_count = task, task.cancelling()
-        self._timer = self._loop.call_at(self._expires_at, self._on_timer)
+        self._timer = self._loop.call_at(self._expires_at, self._expire_or_extend)
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         self._timer.cancel()
@@ -310,7 +310,7 @@ class _Deadline:
         if is_own_cancellation and isinstance(error, asyncio.CancelledError):
             raise TimeoutError from error
 
-    def _on_timer(self) -> None:
+    def _expire_or_extend(self) -> None:
         now = self._loop.time()
         delay = now - self._expires_at
         if delay > SUSPENSION_THRESHOLD_SECONDS:
@@ -325,7 +325,7 @@ class _Deadline:
             self._has_expired = True
             self._task.cancel()
             return
-        self._timer = self._loop.call_at(next_check_at, self._on_timer)
+        self._timer = self._loop.call_at(next_check_at, self._expire_or_extend)
 
 
 @dataclass(slots=True)

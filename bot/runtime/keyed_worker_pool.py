@@ -91,12 +91,12 @@ class KeyedWorkerPool(Generic[Item]):
             self.signals.subscribe(urgent_topic(self.queue), self._mark_urgent)
 
     @property
-    def busy_count(self) -> int:
+    def unfinished_count(self) -> int:
         waiting_count = len(self._woken_keys) + len(self._held_keys)
         return len(self._tasks) + waiting_count + self._claim_lock.locked()
 
     async def is_idle(self) -> bool:
-        return not await self.find_ready_keys(1) and self.busy_count == 0
+        return not await self.find_ready_keys(1) and self.unfinished_count == 0
 
     def wake(self, keys: Sequence[str], *, is_urgent: bool = False) -> None:
         wake_keys(self.signals, self.queue, keys, is_urgent=is_urgent)

@@ -79,9 +79,9 @@ class StopFlag:
         """Stop the answer: end the running block now, and prevent further blocks."""
         if self._last_seen_part is None or self.is_question_deleted:
             self.is_superseded = False
-            self._stop()
+            self._stop_generation()
 
-    def withdraw(self) -> None:
+    def stop_for_deleted_question(self) -> None:
         """Stop the answer because its question was deleted."""
         self.is_question_deleted = True
         self.request()
@@ -90,7 +90,7 @@ class StopFlag:
         """Stop the answer in favor of a new one, unless a stop was requested."""
         if not self.is_requested and self._last_seen_part is None and not self._ignores_superseding:
             self.is_superseded = True
-            self._stop()
+            self._stop_generation()
 
     def forbid_superseding(self) -> None:
         """Ignore later calls of `supersede`, because newer messages get their own answers."""
@@ -110,19 +110,19 @@ class StopFlag:
         self._last_seen_part = last_seen_part
 
     def start_part(self, part_number: int) -> None:
-        """Record that the text passed to `count_text` from now on belongs to this part."""
+        """Record that the text passed to `count_answer_chars` from now on belongs to this part."""
         self._current_part, self._part_char_count = part_number, 0
 
-    def count_text(self, text: str) -> None:
+    def count_answer_chars(self, text: str) -> None:
         """Count new characters; after `resume_until_filled`, stop the answer once it has enough."""
         self._part_char_count += len(text)
         if self._last_seen_part is None or self._current_part < self._last_seen_part:
             return
         if self._part_char_count >= _MIN_CHARS_TO_RESUME:
             self._last_seen_part = None
-            self._stop()
+            self._stop_generation()
 
-    def _stop(self) -> None:
+    def _stop_generation(self) -> None:
         self.is_requested = True
         if self._task is not None and not self._is_cancelled:
             self._is_cancelled = True
@@ -155,7 +155,7 @@ class ResumeLimiter:
         self._resumed_count = 0
         self._waiting_callbacks = deque[Callable[[], None]]()
 
-    def call_or_defer(self, callback: Callable[[], None]) -> None:
+    def call_in_this_or_later_pass(self, callback: Callable[[], None]) -> None:
         """Call a function now, or in a later pass if the limit of this pass is reached."""
         if self._resumed_count < _MAX_RESUMED_PER_PASS:
             self._count_resumed_task()

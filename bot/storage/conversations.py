@@ -12,9 +12,9 @@ from bot.chat.session import (
     AttemptState,
     Claim,
     ClaimedMessage,
-    FinishedTurn,
     InboxMessage,
     OpenPart,
+    RemainingWork,
     Session,
     Turn,
     TurnResult,
@@ -245,7 +245,7 @@ class Conversations(StoredTurns):
 
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, begins_next: bool = True
-    ) -> FinishedTurn:
+    ) -> RemainingWork:
         """Mark a message and the messages gathered with it as answered, and store the result.
 
         Only this method sends answers. If a part's message was already queued, it is edited to its
@@ -290,7 +290,7 @@ class Conversations(StoredTurns):
             self.session_windows.put(claim, window)
             if self._shared_windows is not None and next_message is None:
                 self._shared_windows.share(claim, window)
-        return FinishedTurn(await self._find_first_message(claim, next_message), reserved_row)
+        return RemainingWork(await self._find_first_message(claim, next_message), reserved_row)
 
     async def _record_deleted_turns(self, claim: Claim, ids: Collection[int], now: float) -> None:
         """Record in the tombstone file which turns are about to be deleted."""

@@ -213,7 +213,7 @@ def apply_change(conversation: str, change: HistoryChange, now: float) -> Unit[N
 
 def _change_versions(change: HistoryChange) -> Unit[None]:
     for turn_id, version in change.new_versions.items():
-        if turn_id not in change.replaced_ids:
+        if turn_id not in change.overwritten_ids:
             yield SQL["keep_version"].query(row=turn_id)
         yield SQL["set_version"].query({"row": turn_id, **to_turn_row(version)})
     if change.restored_ids:

@@ -20,13 +20,13 @@ from bot.chat.memory import (
     Audience,
     Memory,
     MemoryKind,
-    MemoryListener,
     MemoryPlace,
     MemoryReader,
     MemoryState,
     MemorySubject,
     Reach,
     RecallCandidates,
+    RecallingCharacter,
     SubjectKind,
 )
 from bot.chat.session import CONSENT_KEY, Consent, StoredTurn
@@ -80,7 +80,7 @@ class SqlMemories(TombstoneStore):
     _version = 0
 
     @functools.cached_property
-    def _listeners_without_memories(self) -> BoundedDict[MemoryListener, float]:
+    def _listeners_without_memories(self) -> BoundedDict[RecallingCharacter, float]:
         """When each listener was last found to have no memories; most chats have none."""
         return BoundedDict(_MAX_LISTENERS_WITHOUT_MEMORIES)
 
@@ -104,7 +104,7 @@ class SqlMemories(TombstoneStore):
         """
         return (yield from add(new, sources, outdated_fact_vector))
 
-    async def recall(self, listener: MemoryListener) -> RecallCandidates:
+    async def recall(self, listener: RecallingCharacter) -> RecallCandidates:
         """Return the memories that a character may recall in a place, unranked."""
         now, version = self._clock.monotonic(), self._version
         if now - self._listeners_without_memories.get(listener, -math.inf) < _REREAD_SECONDS:
@@ -127,7 +127,7 @@ class SqlMemories(TombstoneStore):
                 del self._listeners_without_memories[one]
 
     @run_readonly
-    def _read_candidates(self, listener: MemoryListener) -> Unit[RecallCandidates]:
+    def _read_candidates(self, listener: RecallingCharacter) -> Unit[RecallCandidates]:
         """Return what a listener may recall, in one query.
 
         There may be hundreds of memories, so only columns for ranking and prompts are read. Each

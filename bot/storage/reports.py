@@ -13,10 +13,10 @@ from bot.chat.answers import AnswerSearch, FoundAnswers, StoredAnswer
 from bot.chat.drafts import Scene, find_newest_scene
 from bot.chat.incoming import Person
 from bot.chat.operation import (
-    DeliveredPart,
-    KnownChannel,
+    AnsweredChat,
     KnownSession,
     MessageTrace,
+    PartDelivery,
     QueueState,
     StoredChatSetting,
 )
@@ -218,7 +218,7 @@ class ServiceState(ClockStore):
         rows = yield SQL["traced_message"].query(message_key)
         conversation, received_at, is_done, crash_count = rows[0] if rows else ("", None, True, 0)
         parts = yield SQL["traced_parts"].query(of=turn)
-        delivered_parts = [decode(lambda row: DeliveredPart(*row), row) for row in parts]
+        delivered_parts = [decode(lambda row: PartDelivery(*row), row) for row in parts]
         return MessageTrace(conversation, received_at, bool(is_done), crash_count, delivered_parts)
 
     @run_readonly
@@ -228,9 +228,9 @@ class ServiceState(ClockStore):
         return decode_all("turn", rows, lambda row: (row[0], Person(row[1], row[2])))
 
     @run_readonly
-    def channels(self, limit: int) -> Unit[Sequence[KnownChannel]]:
+    def channels(self, limit: int) -> Unit[Sequence[AnsweredChat]]:
         """Return up to `limit` conversations with answers, most recent answers first."""
-        return [KnownChannel(*row) for row in (yield SQL["channels"].query_alone(most=limit))]
+        return [AnsweredChat(*row) for row in (yield SQL["channels"].query_alone(most=limit))]
 
     @run_readonly
     def chat_settings(self) -> Unit[Sequence[StoredChatSetting]]:

@@ -208,7 +208,7 @@ def _execute_query(cursor: sqlite3.Cursor, query: Query, codec: TextCodec) -> Ro
 def _deliver_outcomes(outcomes: Sequence[_Outcome]) -> None:
     limiter = get_resume_limiter()
     for outcome in outcomes:
-        limiter.call_or_defer(functools.partial(_wake_caller, *outcome))
+        limiter.call_in_this_or_later_pass(functools.partial(_wake_caller, *outcome))
 
 
 def _wake_caller(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:

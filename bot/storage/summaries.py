@@ -58,7 +58,7 @@ class SqlSummaries(Store):
         if replace(current, summary=summary).has_stale_summary:
             return False
         covered_range = {"in_session": summary.session_number, "covers_to": summary.last_turn_id}
-        text_values = {"fingerprint": summary.fingerprint, "text": to_storable_text(summary.text)}
+        text_values = {"fingerprint": summary.turns_hash, "text": to_storable_text(summary.text)}
         yield SQL["save_summary"].query({"of": conversation_key, **covered_range, **text_values})
         return True
 

@@ -50,7 +50,7 @@ class _RepeatedRecord:
     """When a record was last written."""
     last_repeat: logging.LogRecord | None = None
     repeat_count: int = 0
-    error_ids: list[str] = field(default_factory=list)  # shown to people in chats
+    error_ids: list[str] = field(default_factory=list)  # of the repeats
 
     def add(self, record: logging.LogRecord) -> None:
         self.last_repeat = record

@@ -60,7 +60,7 @@ CHECKED_ANSWERS = Counter(
     "Answers withheld by a check, or shown or withheld because moderation was unavailable",
     ["outcome"],  # withheld by words, moderation, plugin, withheld_unchecked; shown unchecked
 )
-LOST_WORK = Counter(
+FENCED_WORK = Counter(
     "troupe_fenced_total",
     "Work that was dropped because another process has since claimed it",
     ["queue"],  # conversations, lanes

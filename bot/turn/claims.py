@@ -137,7 +137,7 @@ class CrashIsolator:
         self._running_suspect_count = 0
         self._deferred_attempts: list[_TrackedAttempt] = []
         self._lone_attempt: _TrackedAttempt | None = None
-        """The attempt that is recorded as `AttemptState.ALONE`, if any."""
+        """The attempt that is recorded as `AttemptState.RUNS_ALONE`, if any."""
         self._lock = asyncio.Lock()
 
     @contextlib.asynccontextmanager
@@ -266,7 +266,7 @@ class CrashIsolator:
                 )
             if is_only_attempt:
                 self._lone_attempt = attempt
-                await _record_attempt(attempt, AttemptState.ALONE)
+                await _record_attempt(attempt, AttemptState.RUNS_ALONE)
             elif attempt.is_suspect:
                 await _record_attempt(attempt, AttemptState.WITH_OTHERS)
 

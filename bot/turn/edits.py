@@ -175,7 +175,7 @@ def _replace_answers(
         new_versions,
         superseded_ids=sorted(unreplaced_answer_ids - interrupted_ids),
         restored_ids=sorted(unreplaced_answer_ids & interrupted_ids),
-        replaced_ids=sorted(interrupted_ids.intersection(new_versions)),
+        overwritten_ids=sorted(interrupted_ids.intersection(new_versions)),
     )
     turns = result.turns[len(answer_ids) :]
     return replace(result, turns=turns, change=change, replaced_part_names=exchange.parts)

@@ -304,7 +304,7 @@ class QuestionAnswerer:
         channel = question.incoming.address.channel
         services.decisions.record_substitute_models(channel, question.speakers, result.receipts)
         earlier_turns, replaced_names = question.earlier_turns, question.replaced_part_names
-        turns = [*result.earlier_turns, *earlier_turns, user_turn(question.incoming), *result.turns]
+        turns = [*result.channel_turns, *earlier_turns, user_turn(question.incoming), *result.turns]
         result = replace(
             result, turns=turns, replaced_range=removed_turns, replaced_part_names=replaced_names
         )

@@ -189,7 +189,7 @@ class TurnContext:
             next_part_number=max(
                 self.first_part_number, *(one + 1 for one in started_part_numbers), 0
             ),
-            earlier_turns=self.unstored_turns,
+            channel_turns=self.unstored_turns,
         )
 
     def part_name(self, part_number: int) -> str:

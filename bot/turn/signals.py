@@ -218,7 +218,7 @@ class StopRequests:
             self._deleted_messages[event.address.lane, message_id] = None  # unique per chat
         answer = self._answers_in_progress.get(event.address.conversation)
         if answer and answer.covers_one_message and answer.question.message_id in event.message_ids:
-            answer.stop_flag.withdraw()
+            answer.stop_flag.stop_for_deleted_question()
 
     def _apply_outcome(self, command: Request, outcome: StopOutcome) -> bool:
         """Apply a /stop's outcome, and return whether this request stopped the answer."""

@@ -54,7 +54,7 @@ from bot.routing.presets import ActiveCharacters
 from bot.runtime.tasks import ResumeLimiter
 from bot.telemetry.logs import TurnLogContext
 from bot.telemetry.metrics import (
-    LOST_WORK,
+    FENCED_WORK,
     MESSAGES_FINISHED,
     ROOT_SPAN_NAME,
     SECONDS_TO_FINISH,
@@ -144,7 +144,7 @@ class ConversationWorker:
                 while message is not None:
                     message = await self._process_or_undo(claim, message)
         except Fenced as error:
-            LOST_WORK.labels("conversations").inc()
+            FENCED_WORK.labels("conversations").inc()
             _log.warning("claim_lost", conversation=claim.conversation, reason=str(error))
         except (asyncio.CancelledError, StoreError):  # so that nobody waits for the lease to expire
             with contextlib.suppress(Fenced, StoreError):

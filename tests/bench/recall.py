@@ -14,7 +14,7 @@ from pathlib import Path
 from cryptography.fernet import Fernet
 from sqlalchemy import text
 
-from bot.chat.memory import MemoryListener, MemoryPlace
+from bot.chat.memory import MemoryPlace, RecallingCharacter
 from bot.memory.recall import rank_memories
 from bot.runtime.clock import SystemClock
 from bot.storage.codec import TextEncryption
@@ -39,7 +39,7 @@ async def measure(url: str, encryption: TextEncryption) -> str:
                 lambda connection: connection.execute(text("ANALYZE memory"))
             )
         memories = SqlMemories(database, SystemClock())
-        listener = MemoryListener(place, "nora", people[0], people)
+        listener = RecallingCharacter(place, "nora", people[0], people)
         found = await memories.recall(listener)
         for _ in range(_RECALLS):
             started = time.perf_counter()

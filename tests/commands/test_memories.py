@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 
 from bot.chat.command import Command, parse_command
 from bot.chat.incoming import Address, IncomingMessage, MediaItem, MediaKind, Person, Quote
-from bot.chat.memory import MemoryListener, MemoryPlace, MemoryReader
+from bot.chat.memory import MemoryPlace, MemoryReader, RecallingCharacter
 from bot.chat.session import Consent, Turn
 from bot.commands.handlers import COMMANDS, has_private_reply
 from bot.commands.memories import command_for_choice
@@ -226,7 +226,7 @@ async def test_memories_of_a_place_wait_for_approval_if_approval_is_on(
     await setup.run_as(written_by(BOB), "/memory add I sail")
     waits = "#2 the pub is closed (about this chat, this channel, an admin has not approved it yet)"
     assert waits in await setup.texts_of(written_by(BOB))
-    listener = MemoryListener(PLACE, "nova", BOB.id)
+    listener = RecallingCharacter(PLACE, "nova", BOB.id)
     recalled = await setup.container.memories.recall(listener)
     assert sorted(one.text for one in recalled.memories) == ["I sail", "it rains"]
     with pytest.raises(UserError, match="Only an admin"):

@@ -266,7 +266,7 @@ async def test_replaced_answer_is_not_kept_as_a_version(store: Store) -> None:
     new = Turn(
         "assistant", "c", None, NOON + timedelta(seconds=1), "nova", 2, part_names=found.parts
     )
-    await change(store, "5:1:e2", new_versions={answered.id: new}, replaced_ids=[answered.id])
+    await change(store, "5:1:e2", new_versions={answered.id: new}, overwritten_ids=[answered.id])
     assert texts_of_versions(await load_answered(store, found.parts[0])) == [["c"]]
 
 

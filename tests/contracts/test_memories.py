@@ -12,12 +12,12 @@ from bot.chat.memory import (
     MAX_MEMORIES_PER_SUBJECT,
     Audience,
     Memory,
-    MemoryListener,
     MemoryPlace,
     MemoryReader,
     MemoryState,
     MemorySubject,
     Reach,
+    RecallingCharacter,
     SubjectKind,
 )
 from bot.chat.receipt import PromptSpan, Receipt
@@ -69,7 +69,7 @@ async def add_derived(store: Store, memories: SqlMemories, **changes: Any) -> Me
 
 
 async def recalled(memories: SqlMemories, place: MemoryPlace, preset: str = "nora") -> list[str]:
-    found = await memories.recall(MemoryListener(place, preset, BOB.id, (ALICE.id,)))
+    found = await memories.recall(RecallingCharacter(place, preset, BOB.id, (ALICE.id,)))
     return sorted(one.text for one in found.memories)
 
 
@@ -124,10 +124,10 @@ async def test_private_memories_stay_private_whatever_their_author_consents_to(
     await consent(store, memories, ALICE.id, Consent.EVERYWHERE)
     kept = present(await memories.add(replace(BY_HAND, place=PRIVATE)))
     assert {one for one in PLACES if await recalled(memories, one)} == {PRIVATE}
-    own = await memories.recall(MemoryListener(HERE, "nora", ALICE.id))
-    others = await memories.recall(MemoryListener(HERE, "nora", BOB.id, (ALICE.id,)))
-    assert (own.memories, own.private_memory_ids) == ((), (kept.id,))
-    assert (others.memories, others.private_memory_ids) == ((), ())
+    own = await memories.recall(RecallingCharacter(HERE, "nora", ALICE.id))
+    others = await memories.recall(RecallingCharacter(HERE, "nora", BOB.id, (ALICE.id,)))
+    assert (own.memories, own.omitted_private_ids) == ((), (kept.id,))
+    assert (others.memories, others.omitted_private_ids) == ((), ())
 
 
 async def test_author_can_widen_the_audience_of_a_memory_and_undo_it(memories: SqlMemories) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Connection, text
 from typing_extensions import override
 
-from bot.chat.memory import MemoryListener, MemoryPlace
+from bot.chat.memory import MemoryPlace, RecallingCharacter
 from bot.runtime.clock import SystemClock
 from bot.storage.memories import SqlMemories
 from bot.storage.statements import SQL, Query
@@ -77,7 +77,7 @@ async def test_recall_in_a_large_server_needs_one_indexed_query(
     seconds, recalled = [], 0
     for _ in range(RECALLS):
         started = time.perf_counter()
-        found = await memories.recall(MemoryListener(place, "nora", people[0], people))
+        found = await memories.recall(RecallingCharacter(place, "nora", people[0], people))
         seconds.append(time.perf_counter() - started)
         recalled = len(found.memories)
     assert len(database.queries) == RECALLS

@@ -143,7 +143,7 @@ def test_pause_covers_conversations_in_its_scope() -> None:
     covering = {"all", "telegram", "telegram@7", "telegram@7:5", "telegram@7:5:9"}
     others = {"telegram@8", "telegram@7:55", "telegram@7:5:8", "discord"}
     assert {
-        one for one in covering | others if AnswerPause(one, "anna", 0.0).covers(key)
+        one for one in covering | others if AnswerPause(one, "anna", 0.0).pauses(key)
     } == covering
 
 
@@ -298,7 +298,7 @@ async def test_queues_are_counted(store: Store) -> None:
     claim, message = await take_message(store)
     await store.inbox.receive([make_incoming(key="6:1", chat="6")], {})
     waiting = await state.load_queue_state()
-    assert (waiting.conversation_count, waiting.in_progress_count) == (2, 1)
+    assert (waiting.conversation_count, waiting.answered_now_count) == (2, 1)
     assert waiting.oldest_received_at is not None
     assert 0 < (await state.queue_ages())[0] < 60
     await store.conversations.finish(claim, message, TurnResult())

@@ -147,7 +147,7 @@ async def test_clock_wrong_by_years_neither_deletes_nor_releases_anything(url: s
         [row] = await outbox.reserve_due_rows([LANE])
         assert await delete_expired(database, years, 14) == 0
         assert await delete_expired_turns(database, years, 30) == 0
-        assert (await ServiceState(database, years).load_queue_state()).in_progress_count == 1
+        assert (await ServiceState(database, years).load_queue_state()).answered_now_count == 1
         assert max(await ServiceState(database, years).queue_ages()) < 60
         await outbox.release_all()
         assert await SqlOutbox(database, BEHIND, SenderIdentity("next", 0)).reserve_due_rows([LANE])

@@ -299,7 +299,7 @@ async def test_refusals_are_listed_longest_wait_first(peers: Peers) -> None:
     await peers.here.block_calls("discord:*[x]", 900)
     found = await peers.here.blocked_calls()
     assert [one.scope for one in found] == ["discord:*[x]", "telegram:-7 send"]
-    assert [one.seconds for one in found] == [about(900), about(500)]
+    assert [one.seconds_left for one in found] == [about(900), about(500)]
 
 
 async def test_learned_window_applies_after_a_refusal(peers: Peers) -> None:

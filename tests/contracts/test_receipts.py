@@ -128,15 +128,15 @@ async def test_context_of_an_answer_is_the_history_before_it(store: Store) -> No
     third, second, first = (await log.search(AnswerSearch(), 3)).answers
 
     scene = present(await log.find_scene(second))
-    assert [one.text for one in scene.earlier_session.turns] == ["hello", "Hi."]
+    assert [one.text for one in scene.session_before_message.turns] == ["hello", "Hi."]
     assert (scene.message.text, scene.message.author, scene.answers) == ("and now?", ALICE, ())
-    assert (scene.message.scopes, scene.original_preset) == (("telegram:5", "telegram"), "nora")
+    assert (scene.message.scopes, scene.answering_preset) == (("telegram:5", "telegram"), "nora")
     changed = replace(first, receipt=replace(first.receipt, answer="Ho."))
     assert await log.find_scene(changed) is None
 
     await finish(store, "5:4", change=HistoryChange(deleted_ids=[3, 4]))  # the second exchange
     scene = present(await log.find_scene(third))
-    assert [one.text for one in scene.earlier_session.turns] == ["hello", "Hi."]
+    assert [one.text for one in scene.session_before_message.turns] == ["hello", "Hi."]
 
     assert await log.find_sent_time(first) is None
     [row] = await store.outbox.reserve_due_rows(["telegram:5"])

@@ -237,7 +237,7 @@ async def test_platform_with_nonces_is_not_searched(database: Database) -> None:
 
 
 async def test_webhook_message_without_a_nonce_is_searched_for(database: Database) -> None:
-    async with Chat(database, replace(LIMITS, can_resend_with_face=False)).searching() as chat:
+    async with Chat(database, replace(LIMITS, can_retry_with_face=False)).searching() as chat:
         await chat.send_twice("a", face=Face("Nora"))
         chat.surface.accept("a")
         await chat.search()

@@ -325,7 +325,7 @@ async def test_search_for_a_message_starts_early_if_its_request_ended(
 
 async def test_webhook_message_is_sent_again_only_after_a_search(database: Database) -> None:
     """The platform supports nonces, but not for webhook messages."""
-    delivery = Delivery(database, replace(LIMITS, shows_faces=True, can_resend_with_face=False))
+    delivery = Delivery(database, replace(LIMITS, shows_faces=True, can_retry_with_face=False))
     delivery.surface.fail_next("send", OutcomeUnknown("cut off"))
     await delivery.queue("a", face=Face("Nora"))
     await delivery.work()

@@ -80,7 +80,7 @@ async def test_files_are_read_in_order_and_unreadable_files_are_reported() -> No
     items = [image("a"), image("gone"), file("t", "notes [1].txt"), image("b")]
     found = await read(*items, a=picture(10, 10), b=picture(20, 10), t=b"one\ntwo")
     assert [one.size for one in open_images(found)] == [(10, 10), (20, 10)]
-    assert [(one.name, one.text, one.is_truncated) for one in found.texts] == [
+    assert [(one.name, one.text, one.is_file_truncated) for one in found.texts] == [
         ("notes (1).txt", "one\ntwo", False)
     ]
     assert unread_reasons(found) == ["it could not be downloaded"]
@@ -157,7 +157,7 @@ async def test_decompression_bomb_is_refused() -> None:
 
 async def test_long_text_is_truncated_at_100_kib_and_marked() -> None:
     [text] = (await read(file("t"), t="字".encode() * 200_000)).texts
-    assert text.is_truncated
+    assert text.is_file_truncated
     assert 100 * 1024 - 3 < len(text.text.encode()) <= 100 * 1024
 
 

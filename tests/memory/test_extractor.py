@@ -15,10 +15,10 @@ from bot.chat.incoming import IncomingMessage
 from bot.chat.memory import (
     MEMORY_APPROVAL_KEY,
     Memory,
-    MemoryListener,
     MemoryReader,
     MemoryState,
     RecallCandidates,
+    RecallingCharacter,
 )
 from bot.chat.prompt import Prompt
 from bot.chat.session import CONSENT_KEY, Consent, HistoryChange, TurnResult
@@ -189,7 +189,7 @@ async def running(database: Database, *scripts: list[ScriptStep]) -> AsyncIterat
 
 
 async def test_extracted_memory_is_recalled_for_everybody_in_the_chat(database: Database) -> None:
-    mara, tobi = (MemoryListener(GROUP, "nora", person(one).id) for one in ("Mara", "Tobi"))
+    mara, tobi = (RecallingCharacter(GROUP, "nora", person(one).id) for one in ("Mara", "Tobi"))
     async with running(database, notes({})) as setup:
         for one in (mara, tobi):
             assert await setup.memories.recall(one) == RecallCandidates()

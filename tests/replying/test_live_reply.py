@@ -79,8 +79,8 @@ class Setup:
             self.outbox.wait_until_sent,
             self.clock,
             PartDestinations(first_part),
-            earlier_reply=earlier,
-            may_edit=lambda: self.may_edit,
+            previous_speaker_reply=earlier,
+            is_claim_held=lambda: self.may_edit,
         ) as live:
             yield live
 
@@ -381,7 +381,7 @@ async def test_typing_call_is_not_repeated_after_stop() -> None:
 
     async with TypingIndicator(surface, CHAT, clock) as typing:
         await clock.advance(1)
-        typing.stop()
+        typing.stop_typing()
         await clock.advance(40)
 
     assert surface.calls == [("typing", "")]

@@ -98,11 +98,11 @@ async def test_woken_keys_are_claimed_together_and_processed() -> None:
     async with PoolHarness().open() as harness:
         harness.pool.wake(["a"])
         harness.pool.wake(["b", "a"])
-        assert harness.pool.busy_count == 2
+        assert harness.pool.unfinished_count == 2
         await wait_until(lambda: harness.ended == ["a", "b"])
         await run_ready_tasks()
         assert harness.claims == [["a", "b"]]
-        assert harness.pool.busy_count == 0
+        assert harness.pool.unfinished_count == 0
 
 
 async def test_keys_woken_by_another_process_are_claimed_after_a_delay() -> None:
@@ -219,7 +219,7 @@ async def test_exception_for_one_key_does_not_affect_other_keys() -> None:
         harness.pool.wake(["a", "b"])
         await wait_until(lambda: harness.ended == ["b"])
         await run_ready_tasks()
-        assert harness.pool.busy_count == 0
+        assert harness.pool.unfinished_count == 0
 
 
 async def test_drain_finishes_keys_in_progress_and_claims_no_other_keys() -> None:
@@ -262,7 +262,7 @@ async def test_nothing_is_started_after_drain() -> None:
         harness.pool.start("b", "item of b")
         await run_ready_tasks()
     assert harness.started == []
-    assert harness.pool.busy_count == 0
+    assert harness.pool.unfinished_count == 0
 
 
 async def test_drain_cancels_keys_after_its_timeout() -> None:
@@ -270,4 +270,4 @@ async def test_drain_cancels_keys_after_its_timeout() -> None:
         harness.pool.wake(["a"])
         await wait_until(lambda: harness.started == ["a"])
         await harness.pool.drain(0.01)
-        assert (harness.pool.busy_count, harness.ended) == (0, [])
+        assert (harness.pool.unfinished_count, harness.ended) == (0, [])

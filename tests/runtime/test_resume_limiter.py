@@ -107,6 +107,6 @@ async def test_response_that_waits_for_its_turn_does_not_time_out() -> None:
         asking = asyncio.create_task(client.request("GET", "/", None, in_seconds(0.2)))
         await wait_until(lambda: bool(server.requests))
         for _ in range(80):  # ten passes, each longer than the extra wait after a deadline
-            get_resume_limiter().call_or_defer(lambda: time.sleep(0.015))
+            get_resume_limiter().call_in_this_or_later_pass(lambda: time.sleep(0.015))
         assert (await asking).status == 200
         await client.close()

@@ -58,7 +58,7 @@ def test_numbers_in_statements_equal_the_constants_in_code() -> None:
     assert [one.name for one in sorted(AttemptState)] == [
         "NONE",
         "WITH_OTHERS",
-        "ALONE",
+        "RUNS_ALONE",
         "DEFERRED",
     ]
 

@@ -31,7 +31,7 @@ from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.chat.incoming import Incoming, IncomingMessage, MessageEdit
 from bot.chat.outgoing import OutboxRow
 from bot.chat.prompt import GenerationEvent, Prompt
-from bot.chat.session import Claim, FinishedTurn, InboxMessage, TurnResult
+from bot.chat.session import Claim, InboxMessage, RemainingWork, TurnResult
 from bot.commands.request import AskedQuestion
 from bot.delivery.sender import Sender
 from bot.intake import InboxIntake
@@ -215,7 +215,7 @@ def _forget_gathered() -> None:
 
     async def finish(
         self: Conversations, claim: Claim, message: InboxMessage, *args: Any, **more: Any
-    ) -> FinishedTurn:
+    ) -> RemainingWork:
         return await original(self, claim, replace(message, gathered_messages=()), *args, **more)
 
     Conversations.finish = finish  # type: ignore[method-assign] # on purpose

@@ -15,12 +15,12 @@ from bot.chat.incoming import Address, IncomingMessage, Person
 from bot.chat.memory import (
     Audience,
     Memory,
-    MemoryListener,
     MemoryPlace,
     MemoryReader,
     MemoryState,
     MemorySubject,
     Reach,
+    RecallingCharacter,
     SubjectKind,
 )
 from bot.chat.session import CONSENT_KEY, Claim, Consent, HistoryChange, StoredTurn, Turn
@@ -360,7 +360,7 @@ class MemoryWorld:
             where, preset, asker = rng.choice(PLACES), rng.choice(PRESETS), rng.choice(PEOPLE).id
             others = tuple(one.id for one in PEOPLE if rng.random() < 0.5)
             place = self.place(where)
-            found = await self.memories.recall(MemoryListener(place, preset, asker, others))
+            found = await self.memories.recall(RecallingCharacter(place, preset, asker, others))
             people = {*others, asker, preset, place.channel, place.server}
             expected = [
                 one.text for one in self.facts if self.may_recall(one, where, preset, [*people])

@@ -115,7 +115,7 @@ class RunningParts:
             await self._until(lambda: len(self._backend.prompts) > asked)
             await self._clock.advance(0.9)
             await self._until(lambda: len(self.surface.messages) > sent)
-            await self._until(lambda: self._container.lane_pool.busy_count == 0)
+            await self._until(lambda: self._container.lane_pool.unfinished_count == 0)
             finish.set()
         await self._until(lambda: len(self.surface.messages) > sent)
         await self._until(self._is_idle)
@@ -164,8 +164,8 @@ class RunningParts:
 
     def _is_idle(self) -> bool:
         return not (
-            self._container.conversation_pool.busy_count
-            or self._container.lane_pool.busy_count
+            self._container.conversation_pool.unfinished_count
+            or self._container.lane_pool.unfinished_count
             or not self._container.extractor.is_idle
         )
 

@@ -23,7 +23,7 @@ from bot.chat.incoming import (
     Request,
 )
 from bot.chat.outgoing import Limits, OutboxRow
-from bot.chat.session import Claim, FinishedTurn, InboxMessage, Session, TurnResult
+from bot.chat.session import Claim, InboxMessage, RemainingWork, Session, TurnResult
 from bot.console.prompt_preview import PromptPreview
 from bot.delivery.pacing import DeliverySettings
 from bot.errors import PlatformError, StoreError
@@ -87,7 +87,7 @@ class FullDiskConversations(Conversations):
     @override
     async def finish(
         self, claim: Claim, message: InboxMessage, result: TurnResult, *, begins_next: bool = True
-    ) -> FinishedTurn:
+    ) -> RemainingWork:
         if self.full:
             raise StoreError("the database failed: database or disk is full")
         return await super().finish(claim, message, result, begins_next=begins_next)

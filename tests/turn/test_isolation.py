@@ -14,7 +14,7 @@ from bot.turn.claims import CrashIsolator, has_crashed_too_often
 from tests.fakes import FakeClock, run_ready_tasks
 from tests.samples import make_incoming
 
-ALONE, WITH_OTHERS = AttemptState.ALONE, AttemptState.WITH_OTHERS
+ALONE, WITH_OTHERS = AttemptState.RUNS_ALONE, AttemptState.WITH_OTHERS
 
 
 class GateSetup:

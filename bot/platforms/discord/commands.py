@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import discord
 
-from bot.chat.command import FIELD_SEPARATOR, CommandOption, CommandSpec, MessageCommandSpec
+from bot.chat.command import FORM_FIELD_SEPARATOR, CommandOption, CommandSpec, MessageCommandSpec
 from bot.platforms.spec import EditableText, PlatformContext
 from bot.texts.text import to_translatable, translate
 
@@ -121,8 +121,8 @@ def to_command_text(
         if not form_id.startswith("/"):
             return f"/{read_command_and_message_id(interaction)[0]} {read_form_value(interaction)}"
         has_argument = form_id.count(" ") > 1
-        form_text = FIELD_SEPARATOR.join(_read_form_values(interaction))
-        return f"{form_id}{FIELD_SEPARATOR if has_argument else ' '}{form_text}"
+        form_text = FORM_FIELD_SEPARATOR.join(_read_form_values(interaction))
+        return f"{form_id}{FORM_FIELD_SEPARATOR if has_argument else ' '}{form_text}"
     if (spec := find_message_command(interaction, specs)) is not None:
         return f"/{spec.command}"
     name, action, options = _parse_command(interaction)

@@ -26,7 +26,7 @@ LIMITS = Limits(
     seconds_between_edits=0.05,
     typing_seconds=0,
     name_line_format="[{}]",
-    closes_code_blocks=False,  # printed text cannot be changed
+    reopens_code_blocks=False,  # printed text cannot be changed
     answers_each_message=True,
     shows_error_causes=True,
 )

@@ -96,7 +96,7 @@ def _build_attachment_parts(files: AttachedFiles, max_input_tokens: int | None) 
     for file in files.texts:
         data = strip_hidden_text(file.text).encode(errors="replace")
         text = data[:max_bytes].decode(errors="ignore")
-        note = "\n[the rest is omitted]" if file.is_truncated or len(data) > max_bytes else ""
+        note = "\n[the rest is omitted]" if file.is_file_truncated or len(data) > max_bytes else ""
         quote = "\n".join(f"> {line}" for line in text.splitlines())
         label = f"file {file.name}".strip()
         parts.append(PromptPart("file", f"[{label}]\n{quote}{note}", name=file.name, priority=2))

@@ -38,7 +38,7 @@ def build_memories(
     dropped_items = []
     if over_budget_count := len(ranked_memories.memories) - len(parts):
         dropped_items.append(DroppedItem("memory", "", _OVER_BUDGET_REASON, over_budget_count))
-    if private_count := ranked_memories.private_memory_count:
+    if private_count := ranked_memories.omitted_private_count:
         dropped_items.append(DroppedItem("memory", "", _PRIVATE_REASON, private_count))
     return parts, dropped_items
 

@@ -98,7 +98,7 @@ class AnsweringPauses:
 
     def covers(self, conversation: str) -> bool:
         """Return whether the conversation with this key is paused."""
-        return any(one.covers(conversation) for one in self._current_pauses)
+        return any(one.pauses(conversation) for one in self._current_pauses)
 
     async def refresh(self) -> None:
         """Read the pauses from the database; raises `StoreError`."""
