@@ -75,7 +75,7 @@ _GROUPS_ONLY_NOTICE = translatable(
 _OPERATORS_ONLY_NOTICE = translatable(
     "Only the operators of this bot, the people in TROUPE_ADMINS, can choose that."
 )
-_RESTRICTION_NOTICE = translatable(
+_AGE_RESTRICTION_NOTICE = translatable(
     "On this platform, you mark the channel as age-restricted in the channel's own settings."
 )
 _ADULT_ON_NOTICE = translatable("Presets for adults now answer here. /access adult off stops them.")
@@ -210,7 +210,7 @@ class AccessHandlers:
     async def _switch_adult_presets(self, request: CommandRequest) -> CommandResult:
         scope = await self._find_changeable_scope(request, "server")
         if request.incoming.is_age_restricted is not None:
-            raise UserError(_RESTRICTION_NOTICE)
+            raise UserError(_AGE_RESTRICTION_NOTICE)
         stored_value = "on" if request.argument == "on" else None
         await request.store(self.rules.chat_settings, scope, ADULTS_ONLY_KEY, stored_value)
         text = _ADULT_OFF_NOTICE if stored_value is None else _ADULT_ON_NOTICE
@@ -426,7 +426,7 @@ class PairingCodes:
         Raises `UserError` if the code is wrong. The same message may use the code again, because a
         message may be handled again after a crash.
         """
-        operator_id, message_key = message.author.id, message.external_key
+        operator_id, approval_key = message.author.id, message.external_key
         now, wrong_codes_key = self.clock.now(), f"{_WRONG_CODES_PREFIX}{operator_id}"
         stored_settings = (await self.rules.load(()))[INSTALLATION]
         wrong_code_count_text, _, last_wrong_at = stored_settings.get(
@@ -437,10 +437,10 @@ class PairingCodes:
         )
         if wrong_code_count >= _MAX_WRONG_CODES:
             raise UserError(translatable("Too many wrong codes. Please try again in an hour."))
-        waiting_people = await self._load_waiting_people(message_key)
+        waiting_people = await self._load_waiting_people(approval_key)
         for person, (stored_code, expires_at, conversation) in waiting_people.items():
             if secrets.compare_digest(stored_code.encode(), code.encode()):
-                used_code = f"{code} {expires_at} {conversation} {message_key}"
+                used_code = f"{code} {expires_at} {conversation} {approval_key}"
                 await self._store_setting(f"{_CODE_PREFIX}{person}", used_code, person)
                 await self._store_setting(wrong_codes_key, None, operator_id)
                 return person, conversation
@@ -449,19 +449,19 @@ class PairingCodes:
             translatable("That code is unknown or has expired. A code works for only one hour.")
         )
 
-    async def _load_waiting_people(self, message_key: str = "") -> dict[str, tuple[str, str, str]]:
+    async def _load_waiting_people(self, approval_key: str = "") -> dict[str, tuple[str, str, str]]:
         """Return each waiting person's code, its expiry, and the conversation, by the person's id.
 
-        Used codes are left out, except those used by the message `message_key`.
+        Used codes are left out, except those used by the message `approval_key`.
         """
         waiting_people: dict[str, tuple[str, str, str]] = {}
         for name, value in (await self.rules.load(()))[INSTALLATION].items():
             if not name.startswith(_CODE_PREFIX):
                 continue
-            code, expires_at, conversation, *message_keys = value.split(" ", 3)
+            code, expires_at, conversation, *approval_keys = value.split(" ", 3)
             if float(expires_at) <= self.clock.now():
                 await self._store_setting(name, None, name)
-            elif not message_keys or message_keys == [message_key]:
+            elif not approval_keys or approval_keys == [approval_key]:
                 waiting_people[name.removeprefix(_CODE_PREFIX)] = code, expires_at, conversation
         return waiting_people
 

@@ -20,7 +20,7 @@ from bot.commands.authority import (
     unknown_admin_notice,
     writes_as_group,
 )
-from bot.commands.request import AskedQuestion, CommandRequest, CommandResult, command
+from bot.commands.request import CommandRequest, CommandResult, OpenQuestion, command
 from bot.errors import StoreError, UserError
 from bot.routing.decide import AccessRules, cut_to_first_chars
 from bot.routing.presets import ActiveCharacters, ActivePreset
@@ -68,8 +68,8 @@ class NewestQuestionHandlers:
             earlier_turns = tuple(request.recent_turns[: len(request.recent_turns) - dropped_count])
         new_message = build_repeated_question(message, question, earlier_turns)
         speakers = pick_speakers(request.active, exchange.answers)
-        asked_question = AskedQuestion(new_message, speakers, earlier_turns=exchange.earlier_turns)
-        return CommandResult("", removed_range=exchange.turn_range, question=asked_question)
+        open_question = OpenQuestion(new_message, speakers, earlier_turns=exchange.earlier_turns)
+        return CommandResult("", removed_range=exchange.turn_range, question=open_question)
 
     @command("undo", marked("remove the newest question and its answer from the conversation"))
     async def _undo(self, request: CommandRequest) -> CommandResult:
@@ -96,7 +96,7 @@ def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
     has no answer yet; last, the question before the newest answers.
     """
     turns, author_id = request.recent_turns, request.incoming.author.id
-    failed_exchange = _find_failed_exchange(request.failed_questions, turns)
+    failed_exchange = _find_newest_failed_exchange(request.failed_questions, turns)
     if failed_exchange is not None:
         return failed_exchange
     end = len(turns)
@@ -114,7 +114,7 @@ def find_newest_exchange(request: CommandRequest) -> NewestExchange | None:
     return NewestExchange(turns[start - 1], answers, turn_range)
 
 
-def _find_failed_exchange(
+def _find_newest_failed_exchange(
     turns: Sequence[StoredTurn], recent_turns: Sequence[Turn]
 ) -> NewestExchange | None:
     answered_ids = {one.message_id for one in recent_turns if one.message_id}

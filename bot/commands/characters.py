@@ -121,7 +121,7 @@ class CharacterHandlers:
     async def _use_character(self, request: CommandRequest) -> CommandResult:
         incoming, owner = request.incoming, find_character_owner(request.incoming)
         await self.admins.require_admin(incoming, _CHOOSE_CHARACTERS_ACTION)
-        name = await self.find_full_character_name(request.argument, owner, "/character use")
+        name = await self.find_name_with_owner(request.argument, owner, "/character use")
         preset = await self._load_for_chat(request, name)
         await self.resolver.set_active_presets(request.scope, [preset], **request.audit_arguments)
         text = translatable("{name} answers here from now on.", name=preset.display_name)
@@ -136,7 +136,7 @@ class CharacterHandlers:
         incoming = request.incoming
         await self._require_character_permission(incoming)
         typed_name, *fields = _split_form_fields(request.argument) or [""]
-        name = await self.find_full_character_name(
+        name = await self.find_name_with_owner(
             typed_name, find_character_owner(incoming), "/character edit"
         )
         if (card := await self.download_attached_file(incoming)) is not None:
@@ -163,7 +163,7 @@ class CharacterHandlers:
         await self._require_character_permission(incoming)
         if incoming.is_private:
             raise UserError(_SERVER_ONLY_NOTICE)
-        name = await self.find_full_character_name(
+        name = await self.find_name_with_owner(
             request.argument, incoming.author.id, "/character share"
         )
         preset = await self.load_newest_version(name)
@@ -173,7 +173,7 @@ class CharacterHandlers:
     async def _remove_character(self, request: CommandRequest) -> CommandResult:
         await self._require_character_permission(request.incoming)
         owner = find_character_owner(request.incoming)
-        name = await self.find_full_character_name(request.argument, owner, "/character remove")
+        name = await self.find_name_with_owner(request.argument, owner, "/character remove")
         await self.resolver.characters.record_character(name, "", "", **request.audit_arguments)
         await self.versions.delete(name)
         text = translatable("{name} was deleted.", name=display_name(name))
@@ -186,7 +186,7 @@ class CharacterHandlers:
         action, _, name = (command.text if command else "").partition(" ")
         if action != "edit":
             return [(one, "") for one in (_NEW_NAME_OPTION, *_FORM_OPTIONS)]
-        name = await self.find_full_character_name(
+        name = await self.find_name_with_owner(
             name, find_character_owner(message), "/character edit"
         )
         preset = await self.load_newest_version(name)
@@ -211,9 +211,7 @@ class CharacterHandlers:
         if not message.is_private:
             await self.admins.require_admin(message, _CHANGE_CHARACTERS_ACTION)
 
-    async def find_full_character_name(
-        self, typed_name: str, owner: str, typed_command: str
-    ) -> str:
+    async def find_name_with_owner(self, typed_name: str, owner: str, typed_command: str) -> str:
         """Return the full name of an owner's character. Raises `UserError` if there is none.
 
         `typed_command` begins the example command in the error message.

@@ -92,7 +92,7 @@ class CommandHandlers:
         preset, preset_count = active.first.preset, len(active.presets)
         has_greeting = bool(preset.select_greetings(preset_count))
         text = "" if has_greeting else _build_introduction(preset, is_private=join.is_private)
-        result = await self.greetings.add(CommandResult(text), preset, join, preset_count)
+        result = await self.greetings.greet_as(CommandResult(text), preset, join, preset_count)
         notice = None if join.is_private else await self.privacy_notice.prepare_join_notice(join)
         return replace(result, text=join_texts(filter(None, [result.text, notice]), "\n\n"))
 
@@ -149,7 +149,7 @@ class CommandHandlers:
         raise UserError(translatable("Which message? Write /edit TEXT as a reply to it."))
 
     @command("ask")
-    async def _explain_ask(self, request: CommandRequest) -> CommandResult:
+    async def _explain_missing_form(self, request: CommandRequest) -> CommandResult:
         raise UserError(translatable("This channel's preset has no form; just write your message."))
 
     @private_command(
@@ -186,7 +186,7 @@ class CommandHandlers:
         if len(preset.select_greetings(len(request.active.members))) > 1:
             hint = translatable("/help lists what I can do, /new 2 starts with another greeting.")
         introduction = _build_introduction(preset, is_private=request.incoming.is_private)
-        result = CommandResult(join_texts([introduction, hint, *_describe_input_form(preset)]))
+        result = CommandResult(join_texts([introduction, hint, *_describe_ask_form(preset)]))
         has_conversation = not all(turn.is_observed for turn in request.recent_turns)
         return result if has_conversation else await self.greetings.add_greeting(result, request)
 
@@ -198,10 +198,10 @@ class CommandHandlers:
         for spec in specs:
             summary = to_translatable(spec.summary)
             lines.append(translatable("/{name} – {summary}", name=spec.name, summary=summary))
-        return CommandResult(join_texts([*lines, *_describe_input_form(preset)]))
+        return CommandResult(join_texts([*lines, *_describe_ask_form(preset)]))
 
 
-def _describe_input_form(preset: Preset) -> Sequence[Text]:
+def _describe_ask_form(preset: Preset) -> Sequence[Text]:
     prompter = build_prompter(preset)
     if prompter is None:
         return ()

@@ -398,7 +398,7 @@ class MemoryHandlers:
     async def _import_memories(self, request: CommandRequest, file: MemoryFile) -> list[str]:
         """Store a file's memories, and return lines that say how many were stored or left out."""
         stored_memory_count, other_people, last_problem = 0, dict.fromkeys(file.other_people), ""
-        presets = await self._find_usable_presets(request)
+        presets = await self._map_ids_to_usable_presets(request)
         for one in file.memories:
             subject = one.subject
             if subject.kind is SubjectKind.CHARACTER:
@@ -428,7 +428,7 @@ class MemoryHandlers:
 
     async def _import_chat(self, request: CommandRequest, chat: ExportedChat) -> tuple[Turn, ...]:
         """Return a chat's messages as turns; the command's author takes the user's role."""
-        presets, author = await self._find_usable_presets(request), request.incoming.author
+        presets, author = await self._map_ids_to_usable_presets(request), request.incoming.author
         speakers = {preset_id(one.name) for one in chat.lines if not one.is_person}
         if len(speakers) == 1 and not request.active.is_group:  # the active preset takes the part
             presets = dict.fromkeys(speakers, request.active.first.preset.name) | presets
@@ -443,7 +443,7 @@ class MemoryHandlers:
                 turns.append(Turn("assistant", one.text, None, sent_at, preset))
         return tuple(turns)
 
-    async def _find_usable_presets(self, request: CommandRequest) -> dict[str, str]:
+    async def _map_ids_to_usable_presets(self, request: CommandRequest) -> dict[str, str]:
         """Map ids, derived from preset and character names, to the presets usable here."""
         descriptions = await self.characters.resolver.list_descriptions(request.incoming)
         presets = {preset_id(display_name(one)): one for one in descriptions}
@@ -468,7 +468,7 @@ class MemoryHandlers:
         number = _parse_number(choice)
         if number is None and choice.lower() != "all":
             typed_name, choice = request.argument, ""
-        name = await characters.find_full_character_name(
+        name = await characters.find_name_with_owner(
             typed_name, find_character_owner(message), "/memory lore"
         )
         preset = await characters.load_newest_version(name)
@@ -595,7 +595,7 @@ class MemoryHandlers:
     ) -> CommandResult:
         if not memories:
             return CommandResult(heading)
-        page_size = _PAGE_SIZE if _has_menus(request) else _MAX_LISTED_MEMORIES
+        page_size = _PAGE_SIZE if _can_show_menus(request) else _MAX_LISTED_MEMORIES
         page_count = -(-len(memories) // page_size)
         page = min(max(1, request.page), page_count)
         rows = memories[(page - 1) * page_size : page * page_size]
@@ -617,7 +617,7 @@ class MemoryHandlers:
         *,
         can_go_back: bool = False,
     ) -> CommandResult:
-        if not _has_menus(request):
+        if not _can_show_menus(request):
             return result
         title = translate(translatable("Choose one"), supported_language(request.incoming.locale))
         menu = Menu(encode_button(ButtonAction.MEMORY, request.part_name), title, tuple(options))
@@ -645,7 +645,7 @@ def back_button(request: CommandRequest) -> Button:
     return Button(label, encode_button(ButtonAction.MEMORY, request.part_name, 1))
 
 
-def _has_menus(request: CommandRequest) -> bool:
+def _can_show_menus(request: CommandRequest) -> bool:
     """Return whether the reply can have menus, which only work in the command's own chat."""
     message = request.incoming
     return message.is_private or message.interaction is not None or request.page > 0

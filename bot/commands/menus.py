@@ -32,7 +32,7 @@ _OBSERVING_LABELS = {
     "off": translatable("Remember only what is said to me"),
     "inherit": translatable("Use the inherited setting"),
 }
-FORM_TEXTS = {
+INPUT_FORM_LABELS = {
     ButtonAction.ENTER_NAME: (
         translatable("Who should answer here?"),
         translatable("The name of the preset"),
@@ -66,7 +66,7 @@ class SettingMenus:
         choice_action, page_action = ButtonAction.USE_PRESET, ButtonAction.PRESETS
         return await self._build_page(request, title, hint, choice_action, page_action, buttons)
 
-    async def show_characters(self, request: CommandRequest) -> CommandResult:
+    async def show_add_or_remove_menu(self, request: CommandRequest) -> CommandResult:
         """Show the active characters and a page of characters to add or remove."""
         title = translatable("Add or remove one character")
         hint = translatable(
@@ -194,7 +194,7 @@ class SettingMenus:
             ):
                 return await self.show_presets(request)
             case ButtonAction.CHARACTERS | ButtonAction.TOGGLE_CHARACTER:
-                return await self.show_characters(request)
+                return await self.show_add_or_remove_menu(request)
             case _:
                 return await self.show_settings(request)
 

@@ -59,7 +59,7 @@ class PresetHandlers:
             names=_join_names(presets),
         )
         result, character_count = CommandResult(text, changes_channel=True), len(presets)
-        return await self.greetings.add(result, preset, request.incoming, character_count)
+        return await self.greetings.greet_as(result, preset, request.incoming, character_count)
 
     @admin_command(
         "preset remove", marked("remove a character; the others stay (admins)"), _PRESET_OPTION
@@ -173,9 +173,9 @@ class Greetings:
         result = CommandResult(
             text, starts_session=True, keeps_unanswered_session=True, changes_channel=True
         )
-        return await self.add(result, preset, message)
+        return await self.greet_as(result, preset, message)
 
-    async def add(
+    async def greet_as(
         self,
         result: CommandResult,
         preset: Preset,
@@ -201,7 +201,7 @@ class Greetings:
     ) -> CommandResult:
         """Add the greeting of a channel's first character to a result."""
         preset, preset_count = request.active.first.preset, len(request.active.presets)
-        return await self.add(result, preset, request.incoming, preset_count, number)
+        return await self.greet_as(result, preset, request.incoming, preset_count, number)
 
 
 def _candidate_line(candidate: SpeakerCandidate) -> Text:

@@ -91,7 +91,7 @@ class DeletionRequests:
         await self.history_scopes.set_consent(person, None)
         return False
 
-    async def request_channel_deletion(self, message: IncomingMessage) -> int:
+    async def request_histories_deletion(self, message: IncomingMessage) -> int:
         """Queue the deletion of the channel's other histories; return their number of turns."""
         turn_counts = dict(await self.history_index.count_turns(message.address))
         turn_counts.pop(message.address.conversation, None)
@@ -126,11 +126,11 @@ class ForgottenConversations(ConversationMemory):
     """Returns all parts of this process that hold conversations in memory, such as local models."""
     personal_data: PersonalData
     clock: Clock
-    retention_seconds: float
+    deletion_retention_seconds: float
     """How long rows about forgotten conversations are kept; a new process reads all of them."""
 
     def __post_init__(self) -> None:
-        self._search_start = self.clock.now() - self.retention_seconds
+        self._search_start = self.clock.now() - self.deletion_retention_seconds
         self._seen_row_ids = frozenset[int]()
 
     @override
@@ -208,7 +208,7 @@ PRIVACY_GROUP = CommandSpec(
 MAX_EARLIER_MESSAGES = 50
 """The maximum number of earlier messages that are read before the first answer in a channel."""
 _PRIVACY_SENTENCE_KEY = "privacy"
-_JOIN_NOTICE_KEY = "join_notice"
+_JOIN_NOTICE_SHOWN_KEY = "join_notice"
 _SECONDS_BETWEEN_NOTICES = 86_400.0  # no second notice if the bot rejoins a server sooner
 _MAX_SENTENCE_CHARS = 500
 _COMMA = translatable(", ")
@@ -288,13 +288,13 @@ class PrivacyNotice:
     async def prepare_join_notice(self, join: ChatJoin) -> Text | None:
         """Return the notice for a server that the bot joins; None if shown in the last 24 hours."""
         server = join.scopes[-1]
-        stored_notices = await self.chat_settings.get_all([server], _JOIN_NOTICE_KEY)
+        stored_notices = await self.chat_settings.get_all([server], _JOIN_NOTICE_SHOWN_KEY)
         shown_at, _, event_key = stored_notices.get(server, "0 ").partition(" ")
         is_repeated = event_key == join.external_key  # the same event after a crash
         if not is_repeated and join.at.timestamp() - float(shown_at) < _SECONDS_BETWEEN_NOTICES:
             return None
         notice_record = f"{join.at.timestamp():.0f} {join.external_key}"
-        await self.chat_settings.set(server, _JOIN_NOTICE_KEY, notice_record, server)
+        await self.chat_settings.set(server, _JOIN_NOTICE_SHOWN_KEY, notice_record, server)
         return await self.describe(join.scopes, join.address.source)
 
 

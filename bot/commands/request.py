@@ -73,7 +73,7 @@ class CommandRequest:
 
 
 @value_class
-class AskedQuestion:
+class OpenQuestion:
     """A question to answer, whether new or retried, and the characters that answer it."""
 
     incoming: IncomingMessage
@@ -106,7 +106,7 @@ class CommandResult:
     removed_range: TurnRange | None = None
     deleted_ids: tuple[int, ...] = ()
     """The ids of other stored turns to delete."""
-    question: "AskedQuestion | None" = None
+    question: "OpenQuestion | None" = None
     """A question to answer again, instead of sending the text."""
     file: Attachment | None = None
     """A file to send with the text, which is then one short line."""

@@ -81,7 +81,7 @@ class OperatorRequests:
                     backend, reservation.prompt, _ignore_progress, _ignore_progress, self.clock
                 )
             usages = list(list_usages(answer, tokens))
-            charge = self.spending.record_charge(reservation, preset, usages)
+            charge = self.spending.record_actual_cost(reservation, preset, usages)
         return answer, usages[0], charge
 
     def _make_operator_message(self, conversation: str, server: str | None) -> IncomingMessage:

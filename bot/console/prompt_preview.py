@@ -11,7 +11,7 @@ from bot.chat.prompt import Usage
 from bot.chat.receipt import ConsideredCharacter, NextAnswer, Receipt
 from bot.chat.session import Claim, InboxMessage
 from bot.chat.usage import AnswerCharge
-from bot.commands.request import AskedQuestion
+from bot.commands.request import OpenQuestion
 from bot.errors import BackendError, UserError
 from bot.intake import to_storable_message
 from bot.ports import Clock
@@ -79,7 +79,7 @@ class PromptPreview:
     ) -> NextAnswer:
         characters, problem = _list_considered_characters(candidates, active), None
         group = MessageGroup(claim, InboxMessage(0, message, 0))
-        context = await self.sources.load_context(group, AskedQuestion(message, speakers), active)
+        context = await self.sources.load_context(group, OpenQuestion(message, speakers), active)
         for speaker in speakers:
             try:
                 receipt = await self._compose_into_receipt(speaker, context)
@@ -92,7 +92,7 @@ class PromptPreview:
 
     async def _compose_into_receipt(self, speaker: ActivePreset, context: TurnContext) -> Receipt:
         prompt = await self.sources.fit_prompt(speaker.preset, context)
-        prompt = self.spending.with_output_limit(speaker.preset, context.incoming, prompt)
+        prompt = self.spending.prompt_with_output_limit(speaker.preset, context.incoming, prompt)
         preset, version, scopes = speaker.preset, speaker.version, context.incoming.scopes
         return build_receipt(_NO_ANSWER, prompt, preset, version, AnswerCharge(), scopes)
 
@@ -134,9 +134,9 @@ class DraftComposer:
         sources = self.sources if may_spend else replace(self.sources, may_spend=False)
         active = await self._replace_speaker(speaker, scene)
         group = MessageGroup(claim, InboxMessage(0, message, 0))
-        question = AskedQuestion(message, (speaker,))
+        question = OpenQuestion(message, (speaker,))
         context = await sources.load_context(
-            group, question, active, earlier_session=scene.session_before_message
+            group, question, active, session_before_message=scene.session_before_message
         )
         context.turns.extend(scene.answers)
         prompt = await sources.fit_prompt(preset, context)

@@ -24,7 +24,7 @@ _MAX_RESPONSE_CHARS = 20_000
 _MIN_NOTE_CHARS, _MAX_NOTE_CHARS = 4, 300
 _MIN_QUOTE_WORDS, _MIN_QUOTE_CHARS = 3, 12
 _CHANNEL_LABEL = "here"
-_RESERVED_LABELS = {"#here": _CHANNEL_LABEL, "#you": "you"}
+_RESERVED_LABELS_BY_KEY = {"#here": _CHANNEL_LABEL, "#you": "you"}
 """Labels that no speaker may get. Their keys are never preset names."""
 _CODE_BLOCK = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 # Quotations and forwarded messages on Discord and Telegram, and our notes on files.
@@ -98,7 +98,7 @@ class Transcript:
                 (SubjectKind.CHARACTER, self.labels.characters),
             )
             for key, label in labels.items()
-            if key not in _RESERVED_LABELS
+            if key not in _RESERVED_LABELS_BY_KEY
         ]
         skeleton = confusable_skeleton(name)
         matches = [one for label, one in subjects if label == skeleton]
@@ -111,7 +111,7 @@ def build_transcript(turns: Sequence[StoredTurn], character_names: Mapping[str, 
     turns_and_texts = [(one, extract_authored_text(one.turn.text)) for one in turns]
     entries = [(one, text) for one, text in turns_and_texts if text]
     speakers = [one.turn.speaker for one, _ in entries if one.turn.speaker is not None]
-    labels = label_speakers(speakers, {**_RESERVED_LABELS, **character_names})
+    labels = label_speakers(speakers, {**_RESERVED_LABELS_BY_KEY, **character_names})
     return Transcript(tuple(one for one, _ in entries), tuple(text for _, text in entries), labels)
 
 

@@ -26,7 +26,7 @@ from bot.chat.prompt import Message
 from bot.chat.session import Consent, StoredTurn
 from bot.memory.extraction import NOTE_INSTRUCTION, build_transcript, check_notes, parse_notes
 from bot.memory.recall import MemoryRecaller
-from bot.memory.summaries import ConversationQueue, Summarizer, build_background_prompt, fit_turns
+from bot.memory.summaries import ConversationQueue, Summarizer, build_background_prompt, fit_first
 from bot.ports import ChatSettings, Clock
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import get_counter_for_model
@@ -88,7 +88,7 @@ class MemoryExtractor:
     def record_answer(self, message: IncomingMessage, presets: Sequence[Preset]) -> None:
         """Record that a message was answered in a channel where these presets are active."""
         preset = next((one for one in presets if one.memory), None)
-        if preset is None or message.is_withheld or self.summarizer.uses_sample_model(preset):
+        if preset is None or message.is_withheld or self.summarizer.writes_via_sample_model(preset):
             return
         key, payer = message.address.conversation, message.author
         chat = self._recent_chats.get(key)
@@ -148,7 +148,7 @@ class MemoryExtractor:
         limit = await self.summarizer.max_prompt_tokens(preset)
         count_tokens = get_counter_for_model(preset.model)
         # The rest follows later.
-        turns = fit_turns(readable_turns, limit, count_tokens, _MAX_TRANSCRIPT_TOKENS)
+        turns = fit_first(readable_turns, limit, count_tokens, _MAX_TRANSCRIPT_TOKENS)
         last_read_id = (newest_turns.turns if len(turns) == len(readable_turns) else turns)[-1].id
         transcript = build_transcript(turns, names)
         checked_notes: list[CheckedNote] = []
@@ -190,12 +190,12 @@ class MemoryExtractor:
             )
         ]
 
-    async def _complete_note(self, note: CheckedNote, witnesses: tuple[str, ...]) -> CheckedNote:
+    async def _complete_note(self, note: CheckedNote, presets: tuple[str, ...]) -> CheckedNote:
         """Add vectors, witnesses and state to a note; schedule a notice to its subject."""
         model, vector = await self.recaller.embed(note.memory.text) or ("", None)
         embedding = await self.recaller.embed(note.outdated_fact) if note.outdated_fact else None
-        memory = replace(note.memory, witnesses=witnesses, model=model, vector=vector)
-        if memory.subject.kind is SubjectKind.PLACE and await self._needs_approval(memory):
+        memory = replace(note.memory, witnesses=presets, model=model, vector=vector)
+        if memory.subject.kind is SubjectKind.PLACE and await self._needs_admin_approval(memory):
             memory = replace(memory, state=MemoryState.PROPOSED)
         person = memory.subject.key if memory.subject.kind is SubjectKind.PERSON else None
         # Before the memory is stored, so that even a crash leaves no memory without a notice.
@@ -203,7 +203,7 @@ class MemoryExtractor:
             await self.settings.set(person, _MEMORY_NOTICE_KEY, _NOTICE_DUE, person)
         return replace(note, memory=memory, outdated_fact_vector=embedding and embedding[1])
 
-    async def _needs_approval(self, memory: Memory) -> bool:
+    async def _needs_admin_approval(self, memory: Memory) -> bool:
         scopes = () if memory.place.is_private else (memory.place.server,)
         return await self.settings.resolve(scopes, MEMORY_APPROVAL_KEY) is not None
 

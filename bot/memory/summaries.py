@@ -87,7 +87,7 @@ def to_transcript(summary: str, turns: Sequence[StoredTurn], *, is_numbered: boo
     return "\n".join([*header_lines, f"{_CHAT_LABEL}:", *lines])
 
 
-def fit_turns(
+def fit_first(
     turns: Sequence[StoredTurn],
     max_input_tokens: int | None,
     count_tokens: TextTokenCounter,
@@ -221,7 +221,7 @@ class Summarizer:
         count_tokens = get_counter_for_model(preset.model)
         limit = await self.max_prompt_tokens(preset)
         while covered_turn_count < len(old_turns):
-            batch = fit_turns(old_turns[covered_turn_count:], limit, count_tokens)
+            batch = fit_first(old_turns[covered_turn_count:], limit, count_tokens)
             covered_turn_count += len(batch)
             summary = Summary(
                 session_number=session_turns.session_number,
@@ -238,14 +238,14 @@ class Summarizer:
         """Return a recap of the newest turns that fit into a prompt, and those turns."""
         count_tokens = get_counter_for_model(preset.model)
         limit = await self.max_prompt_tokens(preset)
-        fitting_turns = fit_turns(turns[::-1], limit, count_tokens)[::-1]
+        fitting_turns = fit_first(turns[::-1], limit, count_tokens)[::-1]
         messages = (Message("user", to_transcript("", fitting_turns, is_numbered=True)),)
         recap_key = f"{message.address.conversation}:recap"
         provider, prompt = build_background_prompt(preset, recap_key, messages, _RECAP_INSTRUCTION)
         text = await self.write_text(preset, provider, prompt, message, _MAX_RECAP_TOKENS)
         return text, fitting_turns
 
-    def uses_sample_model(self, preset: Preset) -> bool:
+    def writes_via_sample_model(self, preset: Preset) -> bool:
         """Return whether the bundled model writes a preset's summaries and memories."""
         provider, model = _choose_background_model(preset)
         return self.backends[provider].is_sample_model(model)

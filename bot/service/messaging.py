@@ -18,7 +18,7 @@ from bot.chat.outgoing import OutboxRow
 from bot.commands.answers import AnswerButtons
 from bot.commands.authority import AdminCheck
 from bot.commands.characters import CharacterHandlers
-from bot.commands.menus import FORM_TEXTS
+from bot.commands.menus import INPUT_FORM_LABELS
 from bot.console.server import RouteAdder, webhook_routes
 from bot.delivery.pacing import RateLimitedSurface
 from bot.delivery.sender import (
@@ -165,7 +165,7 @@ class MessagingContainer(StorageContainer, ABC):
             with suppress(StoreError):  # the form is empty
                 persona = await self.personas.find(press.author.id, press.scopes)
                 text = persona.value if persona is not None else ""
-        return _make_form(FORM_TEXTS[button.action], text, supported_language(press.locale))
+        return _make_form(INPUT_FORM_LABELS[button.action], text, supported_language(press.locale))
 
     @cached_property
     def characters(self) -> CharacterHandlers:

@@ -44,7 +44,7 @@ from bot.storage.tokens import ConsoleTokens
 from bot.storage.usage import Budgets, UsageLog, UsageTotals
 from bot.storage.web_channels import SqlWebChannels
 from bot.turn.limits.rate_limits import AnswerLimits, CommandLimits, NoticeLimiter
-from bot.turn.limits.refusals import AnsweringPauses, PreRestoreFilter
+from bot.turn.limits.refusals import CurrentPauses, PreRestoreFilter
 from bot.turn.limits.slots import ProviderSlots
 from bot.turn.limits.spending import BudgetRules, Spending
 from bot.turn.signals import ArrivalSignals
@@ -95,7 +95,7 @@ class StorageContainer:
         self._lane_sender = SenderIdentity(self.owner, settings.delivery.settle_seconds)
         self.outbox = SqlOutbox(database, clock, self._lane_sender)
         self.pauses = PauseStore(database, clock)
-        self.answering_pauses = AnsweringPauses(self.pauses)
+        self.answering_pauses = CurrentPauses(self.pauses)
         self.personal_data = PersonalData(database, clock, self._record_tombstone)
         self.preset_drafts = PresetDrafts(database)
         self.preset_versions = PresetVersions(database, clock)

@@ -11,7 +11,7 @@ from bot.chat.outgoing import REACTION_PART, Limits, MessageContent, OutgoingPar
 from bot.chat.prompt import FinishReason
 from bot.chat.receipt import Receipt
 from bot.chat.session import Session, Turn, TurnRange, TurnResult
-from bot.commands.request import AskedQuestion
+from bot.commands.request import OpenQuestion
 from bot.errors import AlreadyNotified, AnswerRefused, BackendError, UserError
 from bot.memory.extractor import MemoryExtractor
 from bot.ports import Clock
@@ -73,18 +73,18 @@ class AnswerPipeline:
     async def answer(
         self,
         group: MessageGroup,
-        question: AskedQuestion,
+        question: OpenQuestion,
         active: ActiveCharacters,
         stop_flag: StopFlag,
         removed_turns: TurnRange | None = None,
-        earlier_session: Session | None = None,
+        session_override: Session | None = None,
         first_part_number: int = 0,
     ) -> TurnResult:
         """Generate the speakers' answers, then reactions of other characters, until stopped.
 
         If a speaker fails, the others still answer. If the author is over the rate limit, wait
         first. `removed_turns` are left out of the context, because they are about to be deleted.
-        `earlier_session`, if given, is the context instead of the stored session.
+        `session_override`, if given, is the context instead of the stored session.
 
         Raises `AnswerRefused` if the platform rejects the answer, `BackendError` if all speakers
         failed, `UserError` if the author can fix the problem, and `AlreadyNotified` if the author
@@ -98,19 +98,19 @@ class AnswerPipeline:
             return self._refusal_result(message, limit_notice, first_part_number, is_new=is_new)
         speakers, active = await self._drop_adult_speakers(question, active)
         context = await self.sources.load_context(
-            group, question, active, removed_turns, earlier_session, first_part_number
+            group, question, active, removed_turns, session_override, first_part_number
         )
         if is_unreadable(message, context.files):
             unread_files_notice = explain_unread_files(context.files.unread_files)
             return self._refusal_result(message, unread_files_notice, first_part_number)
-        if is_new and earlier_session is None and not question.replaced_part_names:
+        if is_new and session_override is None and not question.replaced_part_names:
             context = await self._add_greeting(context, len(question.earlier_turns))
         await self._generate_answers(speakers, context, stop_flag)
         has_memory = any(one.memory for one in active.presets)
         if has_memory and await self.extractor.claim_first_notice(message.author.id):
             context.notices.append(_MEMORY_NOTICE)
         if stop_flag.is_requested and not context.turns:
-            await self._answer_again_if_shown(speakers, context, stop_flag)
+            await self._answer_again_if_shown_before_crash(speakers, context, stop_flag)
         if context.parts and active.first.preset.buttons:
             buttons = answer_buttons(context.part_name(context.parts[-1].number), message.locale)
             context.parts[:] = self.replies.with_buttons(message.address, context.parts, buttons)
@@ -131,7 +131,7 @@ class AnswerPipeline:
         return context.to_result(was_stopped=stop_flag.is_requested)
 
     async def _drop_adult_speakers(
-        self, question: AskedQuestion, active: ActiveCharacters
+        self, question: OpenQuestion, active: ActiveCharacters
     ) -> tuple[tuple[ActivePreset, ...], ActiveCharacters]:
         """Drop adults-only presets that must not answer; raise `UserError` if nobody is left."""
         message, speakers = question.incoming, question.speakers
@@ -201,11 +201,11 @@ class AnswerPipeline:
                 _log.warning("speaker_refused", preset=speaker.preset.name, reason=str(error))
                 return  # the previous speakers' answers were shown and stay
             else:
-                queue += () if queue else self._pick_reacting_character(context)
+                queue += () if queue else self._pick_further_speaker(context)
         if not context.turns and not stop_flag.is_requested:
             raise speaker_errors[0]
 
-    async def _answer_again_if_shown(
+    async def _answer_again_if_shown_before_crash(
         self, speakers: Sequence[ActivePreset], context: TurnContext, stop_flag: StopFlag
     ) -> None:
         """Ignore a stop if a process showed part of the answer before it crashed; answer again."""
@@ -286,7 +286,7 @@ class AnswerPipeline:
         notice_name = f"sample model {context.claim.conversation}"
         return await self.notice_limiter.is_due(notice_name, _SECONDS_BETWEEN_SAMPLE_MODEL_NOTICES)
 
-    def _pick_reacting_character(self, context: TurnContext) -> tuple[ActivePreset, ...]:
+    def _pick_further_speaker(self, context: TurnContext) -> tuple[ActivePreset, ...]:
         newest_speaker_name = context.turns[-1].preset if context.turns else None
         if not context.active.is_group and newest_speaker_name == context.active.first.preset.name:
             return ()

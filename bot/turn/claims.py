@@ -115,7 +115,7 @@ class _TrackedAttempt:
         return -self.message.own_crash_count, -self.message.crash_count, self.random_rank
 
     @property
-    def max_wait_seconds(self) -> float:
+    def seconds_until_due(self) -> float:
         wait_factor = 4.0 ** min(self.message.crash_count - MIN_SUSPECT_CRASHES, 3)
         max_seconds = min(_FIRST_WAIT_SECONDS * wait_factor, _MAX_WAIT_SECONDS)
         return max_seconds if self.message.own_crash_count else max_seconds * self.random_rank
@@ -167,7 +167,7 @@ class CrashIsolator:
             if attempt.message.crash_count:
                 await asyncio.sleep(0)  # let messages claimed at the same time start, too
             if attempt.message.crash_count or self._lone_attempt is not None or self._lock.locked():
-                await self._record_start(attempt)
+                await self._record_if_alone(attempt)
             yield
         finally:
             self._running_message_count -= 1
@@ -178,7 +178,7 @@ class CrashIsolator:
         if attempt.message.own_crash_count:
             await self._delay_suspect(attempt)
         self._suspects.append(attempt)
-        wait_seconds = attempt.max_wait_seconds
+        wait_seconds = attempt.seconds_until_due
         cancel_timers = [
             self._clock.call_later(wait_seconds, lambda: self._mark_as_due(attempt)),
             self._clock.call_later(wait_seconds + _MAX_WAIT_SECONDS, lambda: self._start(attempt)),
@@ -187,7 +187,7 @@ class CrashIsolator:
             await asyncio.sleep(0)  # let all suspects claimed at the same time join the queue
             self._start_next_suspect()
             await attempt.may_start_event.wait()
-            await self._record_start(attempt)
+            await self._record_if_alone(attempt)
             yield
         finally:
             for cancel_timer in cancel_timers:
@@ -248,16 +248,16 @@ class CrashIsolator:
         if self._lone_attempt is attempt:
             self._lone_attempt = None
 
-    async def _record_start(self, attempt: _TrackedAttempt) -> None:
+    async def _record_if_alone(self, attempt: _TrackedAttempt) -> None:
         """Record whether a message that is about to be processed is the only one."""
         async with self._lock:
             if attempt.is_suspect:  # a crash caused by this suspect must not clear deferred ones
                 for deferred_attempt in self._deferred_attempts:
-                    await _record_concurrent_attempt(deferred_attempt, AttemptState.NONE)
+                    await _record_other_attempt(deferred_attempt, AttemptState.NONE)
             lone_attempt = self._lone_attempt
             if lone_attempt is not None and (attempt.is_suspect or not lone_attempt.is_suspect):
                 self._lone_attempt = None
-                await _record_concurrent_attempt(lone_attempt, AttemptState.WITH_OTHERS)
+                await _record_other_attempt(lone_attempt, AttemptState.WITH_OTHERS)
             if attempt.is_suspect:
                 is_only_attempt = self._running_suspect_count == 1
             else:
@@ -277,7 +277,7 @@ async def _record_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None
         attempt.recorded_state = state
 
 
-async def _record_concurrent_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None:
+async def _record_other_attempt(attempt: _TrackedAttempt, state: AttemptState) -> None:
     """Record another message's attempt; if its claim was lost, the task that processes it ends."""
     with contextlib.suppress(Fenced, StoreError):
         await _record_attempt(attempt, state)

@@ -26,7 +26,7 @@ from bot.chat.session import (
 from bot.commands.access import explain_refusal
 from bot.commands.answers import NOT_REMEMBERED_NOTICE, pick_speakers
 from bot.commands.handlers import has_private_reply
-from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
+from bot.commands.request import CommandRequest, CommandResult, OpenQuestion
 from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import action_buttons, answer_buttons
 from bot.routing.decide import Access
@@ -142,7 +142,7 @@ class CommandRunner:
             has_session_begun = session.has_answer or len(session.turns) >= _MAX_LOADED_TURNS
             result = replace(result, starts_session=has_session_begun)
         if result.deletes_history:
-            other_turn_count = await services.deletions.request_channel_deletion(request.incoming)
+            other_turn_count = await services.deletions.request_histories_deletion(request.incoming)
             deletion_notice = translatable_count(
                 "Deleted for good: 1 message and everything that was stored about it.",
                 "Deleted for good: {count} messages and everything that was stored about them.",
@@ -173,7 +173,7 @@ class CommandRunner:
         if not should_tell_author and message.has_public_response:
             return await finisher.finish_with_text(group, _IMPOSSIBLE_NOTICE)
         notice = explain_refusal(access.rule, code)
-        return await finisher.finish_with_text(group, notice, is_private=True, is_quiet=True)
+        return await finisher.finish_with_text(group, notice, is_private=True, omits_hint=True)
 
     async def check_greeting(
         self, event: IncomingMessage | ChatJoin, result: CommandResult
@@ -214,7 +214,7 @@ class CommandRunner:
 
     async def _find_question_to_retry(
         self, claim: Claim, request: CommandRequest
-    ) -> tuple[AskedQuestion, TurnRange | None]:
+    ) -> tuple[OpenQuestion, TurnRange | None]:
         """Return the question to answer again, and the turns to replace, if any."""
         message, buttons = request.incoming, self.services.buttons
         quoted_turn, exchange = await buttons.find_quoted_exchange(message)
@@ -224,10 +224,10 @@ class CommandRunner:
         repeated_question = build_repeated_question(message, question, earlier_turns)
         speakers = pick_speakers(request.active, [one.turn for one in exchange.answers])
         if quoted_turn.turn.role == "user" and quoted_turn.turn.part_names:
-            return AskedQuestion(repeated_question, speakers, exchange.parts, earlier_turns), None
+            return OpenQuestion(repeated_question, speakers, exchange.parts, earlier_turns), None
         session = await self.services.conversations.load_session(claim, _MAX_LOADED_TURNS)
         newer_turn_count = _count_turns_from(question, session.turns)
-        return AskedQuestion(repeated_question, speakers), TurnRange(0, newer_turn_count)
+        return OpenQuestion(repeated_question, speakers), TurnRange(0, newer_turn_count)
 
     async def _edit_message(self, group: MessageGroup, request: CommandRequest) -> TurnResult:
         message, text, buttons = request.incoming, request.argument, self.services.buttons

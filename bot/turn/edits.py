@@ -22,7 +22,7 @@ from bot.chat.session import (
     text_with_attachments,
 )
 from bot.commands.answers import pick_speakers
-from bot.commands.request import AskedQuestion
+from bot.commands.request import OpenQuestion
 from bot.errors import AgeUnconfirmed, AlreadyNotified, BackendError, UserError
 from bot.replying.answer_parts import action_buttons, answer_buttons
 from bot.routing.decide import Answer, Decision, Observe, decide_on_message
@@ -65,7 +65,7 @@ class EditHandler:
         earlier_files = files_of_unanswered_questions(exchange.earlier_session.turns)
         incoming = replace(incoming, earlier_files=earlier_files)
         result = await self._edit_known_message(group, incoming, edit.at, exchange)
-        return _with_changed_files(incoming, exchange, result)
+        return _add_changed_files(incoming, exchange, result)
 
     async def _edit_known_message(
         self, group: MessageGroup, message: IncomingMessage, edited_at: datetime, exchange: Exchange
@@ -128,7 +128,7 @@ class EditHandler:
         """
         services, message = self.services, group.message
         removed_turns = None if new_texts else TurnRange(0, 0)  # makes the new answer different
-        question = AskedQuestion(incoming, speakers, exchange.parts)
+        question = OpenQuestion(incoming, speakers, exchange.parts)
         try:
             async with services.stop_requests.stoppable_answer(
                 group.claim, message, incoming, edited_at
@@ -194,7 +194,7 @@ def _mark_as_question(exchange: Exchange, result: TurnResult) -> TurnResult:
     return replace(result, change=change)
 
 
-def _with_changed_files(
+def _add_changed_files(
     message: IncomingMessage, exchange: Exchange, result: TurnResult
 ) -> TurnResult:
     question, change = exchange.question, result.change or HistoryChange()

@@ -16,7 +16,7 @@ from bot.chat.session import Claim, InboxMessage, Turn, TurnRange, TurnResult
 from bot.commands.answers import AnswerButtons
 from bot.commands.handlers import CommandHandlers
 from bot.commands.privacy import DeletionRequests
-from bot.commands.request import AskedQuestion
+from bot.commands.request import OpenQuestion
 from bot.errors import AgeUnconfirmed, AnswerRefused, BackendError
 from bot.media.voice_messages import VoiceTranscriber
 from bot.ports import Clock, ConversationMemory
@@ -32,7 +32,7 @@ from bot.texts.text import Text, supported_language, translatable, translatable_
 from bot.turn.answer import AnswerPipeline
 from bot.turn.limits.rate_limits import CommandLimits, NoticeLimiter
 from bot.turn.limits.refusals import BUSY_NOTICE, QueueLimit
-from bot.turn.message_groups import MessageGathering, MessageGroup, observed_turn, user_turn
+from bot.turn.message_groups import MessageGathering, MessageGroup, unanswered_turn, user_turn
 from bot.turn.signals import ArrivalSignals, StopRequests
 from bot.value_class import value_class
 
@@ -134,7 +134,7 @@ class TurnFinisher:
                 and not one.incoming.is_withheld
                 and await services.access.find_refusal(one.incoming) is None
             ]
-            result = replace(result, turns=[*result.turns, *map(observed_turn, refused_messages)])
+            result = replace(result, turns=[*result.turns, *map(unanswered_turn, refused_messages)])
             unnotified_messages = [one for one in refused_messages if one.interaction is None]
             if unnotified_messages:
                 result = await self.add_notice_if_due(unnotified_messages[0], result, BUSY_NOTICE)
@@ -149,23 +149,23 @@ class TurnFinisher:
         return finished_turn.next_message
 
     async def finish_with_text(
-        self, group: MessageGroup, text: str, *, is_private: bool = False, is_quiet: bool = False
+        self, group: MessageGroup, text: str, *, is_private: bool = False, omits_hint: bool = False
     ) -> InboxMessage | None:
         """Finish with a reply that is not stored in the history."""
         incoming, request = group.message.incoming, group.message.reply_target.incoming
         outgoing = self.services.replies.notice_parts(incoming.address, text, incoming.locale)
         if is_private and isinstance(request, IncomingMessage | ButtonPress):
-            outgoing = self.make_private_to_author(request, outgoing, is_quiet=is_quiet)
+            outgoing = self.make_private_to_author(request, outgoing, omits_hint=omits_hint)
         return await self.finish(group, TurnResult(outgoing=outgoing))
 
     def make_private_to_author(
-        self, request: Request, parts: Sequence[OutgoingPart], *, is_quiet: bool = False
+        self, request: Request, parts: Sequence[OutgoingPart], *, omits_hint: bool = False
     ) -> tuple[OutgoingPart, ...]:
         """Return the parts, changed so that only the author sees them, even in a group chat."""
         replies, limits = self.services.replies, self.services.replies.limits(request.address)
         if request.is_private or not limits.has_private_chats:
             return tuple(parts)
-        delivery = PrivateDelivery(request.author.id, request.locale, is_quiet)
+        delivery = PrivateDelivery(request.author.id, request.locale, omits_hint)
         if isinstance(request, ButtonPress):
             # Elsewhere, the response to a press is the message with the button.
             is_response = limits.fills_private_replies_by_edit
@@ -191,12 +191,12 @@ class TurnFinisher:
         self, group: MessageGroup, text: Text, action: ButtonAction
     ) -> InboxMessage | None:
         """Finish with a notice that says why a question is not answered, and a retry button."""
-        message, asked_question, replies = group.message, group.question, self.services.replies
+        message, open_question, replies = group.message, group.question, self.services.replies
         incoming = message.newest_message.incoming
-        replaced_names = asked_question.replaced_part_names if asked_question else ()
+        replaced_names = open_question.replaced_part_names if open_question else ()
         question = incoming if isinstance(incoming, IncomingMessage) else None
-        if asked_question:
-            question = asked_question.incoming
+        if open_question:
+            question = open_question.incoming
         outgoing = replies.notice_parts(incoming.address, text, incoming.locale)
         part_names = tuple(message.part_name(one.number) for one in outgoing)
         if question is not None:
@@ -204,7 +204,7 @@ class TurnFinisher:
             buttons = action_buttons(button_part_name, incoming.locale, action)
             outgoing = replies.with_buttons(incoming.address, outgoing, buttons)
         # If this notice replaces an earlier one, the question is already kept.
-        earlier_turns = asked_question.earlier_turns if asked_question else ()
+        earlier_turns = open_question.earlier_turns if open_question else ()
         turns = [*earlier_turns, user_turn(question)] if question and not replaced_names else []
         questions = [replace(one, part_names=part_names) for one in turns]
         result = TurnResult(
@@ -262,7 +262,7 @@ class QuestionAnswerer:
     async def answer(
         self,
         group: MessageGroup,
-        question: AskedQuestion,
+        question: OpenQuestion,
         active: ActiveCharacters,
         removed_turns: TurnRange | None = None,
         decide_on: Callable[[IncomingMessage], Awaitable[Decision]] | None = None,
@@ -357,9 +357,9 @@ class QuestionAnswerer:
                 await gathering.gather_until_quiet()
             while True:
                 question = group.question = gathering.question
-                covers_one_message = is_new and not group.message.gathered_messages
+                is_for_one_message = is_new and not group.message.gathered_messages
                 stop_requests.cover_newer_message(
-                    question.incoming, gathering.asker_ids, covers_one_message=covers_one_message
+                    question.incoming, gathering.asker_ids, is_for_one_message=is_for_one_message
                 )
                 async with gathering.interrupt_on_arrival(stop_flag):
                     result = await self.services.pipeline.answer(
@@ -408,4 +408,4 @@ def _unanswered_result(gathering: MessageGathering, *, is_new: bool) -> TurnResu
     question = gathering.question
     if not is_new or question.replaced_part_names:
         return TurnResult()
-    return TurnResult([*question.earlier_turns, observed_turn(question.incoming)])
+    return TurnResult([*question.earlier_turns, unanswered_turn(question.incoming)])

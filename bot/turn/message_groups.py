@@ -22,7 +22,7 @@ from bot.chat.session import (
     files_to_keep,
     text_with_attachments,
 )
-from bot.commands.request import AskedQuestion
+from bot.commands.request import OpenQuestion
 from bot.errors import StoreError
 from bot.ports import Clock
 from bot.prompting.presets.preset import BusyMode, BusyRules
@@ -51,7 +51,7 @@ class MessageGroup:
     message: InboxMessage
     interleaved_messages: list[InboxMessage] = field(default_factory=list)
     """Other people's messages that arrived between the parts of a split message."""
-    question: AskedQuestion | None = None
+    question: OpenQuestion | None = None
     """The question being answered."""
     edited_at: datetime | None = None
     """The time of the question's last edit, if it was edited before its answer began."""
@@ -167,7 +167,7 @@ class MessageGathering:
     """Collects the messages that one answer covers; some messages need a separate answer."""
 
     group: MessageGroup
-    question: AskedQuestion
+    question: OpenQuestion
     """The question and its speakers; the first speaker's preset controls what is gathered."""
     limits: Limits
     conversations: Conversations
@@ -358,7 +358,7 @@ def _turns_to_keep(pending_message: _PendingMessage) -> tuple[Turn, ...]:
         case Answer():
             return (user_turn(pending_message.message),)
         case Observe():
-            return (observed_turn(pending_message.message),)
+            return (unanswered_turn(pending_message.message),)
         case _:
             return ()
 
@@ -372,7 +372,7 @@ def user_turn(message: IncomingMessage) -> Turn:
     )
 
 
-def observed_turn(message: IncomingMessage) -> Turn:
+def unanswered_turn(message: IncomingMessage) -> Turn:
     """Return the history turn of a message that is not answered."""
     is_observed = message.wake is not WakeReason.DM
     files = () if is_observed else files_to_keep(message)

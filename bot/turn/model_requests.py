@@ -183,7 +183,7 @@ class ModelRequests:
             (lambda text: live_reply.replace(name_line + text)) if shows_live else _ignore_text
         )
         show_wait = partial(_show_wait, stop, None if context.replaced_part_names else live_reply)
-        urgency = Urgency.REACTION if message.wake is None else Urgency.QUESTION
+        urgency = Urgency.UNADDRESSED if message.wake is None else Urgency.QUESTION
         token_limit = fitted_prompt.tokens + (MAX_CALL_AND_RESULT_TOKENS if tools else 0)
         cost = self.spending.reserve_cost(preset, message, fitted_prompt.prompt, token_limit)
         async with cost as reservation:
@@ -204,7 +204,7 @@ class ModelRequests:
                     )
                     answer = _apply_regex_scripts(answer, preset, message)
             usages = list_usages(answer, fitted_prompt.tokens)
-            charge = self.spending.record_charge(reservation, preset, usages)
+            charge = self.spending.record_actual_cost(reservation, preset, usages)
         if answer.thoughts:
             self._thinking_models.add((preset.provider, preset.model))
         if answer_check is not None and is_visible(answer.text):

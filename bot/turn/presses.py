@@ -34,7 +34,7 @@ from bot.chat.session import (
 from bot.commands.answers import BUTTON_GONE_NOTICE, COMMAND_HINTS, pick_speakers
 from bot.commands.authority import is_group_author
 from bot.commands.memories import back_button, command_for_choice
-from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
+from bot.commands.request import CommandRequest, CommandResult, OpenQuestion
 from bot.errors import PrivateError, UserError
 from bot.replying.answer_parts import (
     LongAnswer,
@@ -86,7 +86,7 @@ class PressHandler:
 
     async def apply_press(
         self, group: MessageGroup, press: ButtonPress
-    ) -> TurnResult | AskedQuestion | ChosenCommand:
+    ) -> TurnResult | OpenQuestion | ChosenCommand:
         """Return a press's result, or the question or command that it starts; raise `UserError`."""
         button = parse_button(press)
         if button is None or button.action is ButtonAction.STOP:  # its signal stopped the answer
@@ -104,7 +104,7 @@ class PressHandler:
                 prompt = translate(_CONTINUE_PROMPT, supported_language(press.locale))
                 message = _to_message(press, prompt)
                 answers = [one.turn for one in exchange.answers]
-                return AskedQuestion(message, pick_speakers(active, answers))
+                return OpenQuestion(message, pick_speakers(active, answers))
             case ButtonAction.RETRY:
                 return await self._retry(group, press, exchange, active)
             case ButtonAction.FORGET | ButtonAction.KEEP_DATA | ButtonAction.CONFIRM_AGE:
@@ -123,7 +123,7 @@ class PressHandler:
 
     async def apply_reaction(
         self, group: MessageGroup, reaction: ReactionChange
-    ) -> TurnResult | AskedQuestion | ChosenCommand:
+    ) -> TurnResult | OpenQuestion | ChosenCommand:
         """Treat a reaction as feedback on the answer or as a press of the matching button."""
         services = self.services
         turns = await services.conversations.find_turns(group.claim, [reaction.message_id])
@@ -137,7 +137,7 @@ class PressHandler:
             if not turns or await services.access.find_refusal(press) is not None:
                 return TurnResult()
             if reaction.reaction not in MEMORY_REACTIONS:
-                feedback = await self._find_feedback(group, reaction, answer) if answer else None
+                feedback = await self._build_feedback(group, reaction, answer) if answer else None
                 return TurnResult(feedback=feedback)
             if not reaction.is_removed:
                 await services.commands.memory_handlers.remember_turn(press, turns[-1].turn)
@@ -145,7 +145,7 @@ class PressHandler:
             _log.info("reaction_ignored", by=reaction.author.id, reason=str(error))
         return TurnResult()
 
-    async def _find_feedback(
+    async def _build_feedback(
         self, group: MessageGroup, reaction: ReactionChange, answer: Turn
     ) -> Feedback | None:
         receipts = self.services.commands.context_view.receipts
@@ -225,12 +225,12 @@ class PressHandler:
 
     async def _retry(
         self, group: MessageGroup, press: ButtonPress, exchange: Exchange, active: ActiveCharacters
-    ) -> TurnResult | AskedQuestion:
+    ) -> TurnResult | OpenQuestion:
         message, earlier_turns = _to_message(press, ""), tuple(exchange.earlier_session.turns)
         repeated_question = build_repeated_question(message, exchange.question.turn, earlier_turns)
         speakers = pick_speakers(active, [one.turn for one in exchange.answers])
         if not exchange.answers:  # the answer failed, so the history has no turns of it
-            return AskedQuestion(repeated_question, speakers, exchange.parts, earlier_turns)
+            return OpenQuestion(repeated_question, speakers, exchange.parts, earlier_turns)
         return await self.edit_handler.answer_in_same_messages(
             group, repeated_question, press.at, exchange, active, speakers, {}
         )

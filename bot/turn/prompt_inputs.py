@@ -28,7 +28,7 @@ from bot.chat.session import (
 from bot.chat.story import Story
 from bot.commands.personas import UserPersonas
 from bot.commands.privacy import MAX_EARLIER_MESSAGES, OPTED_OUT_NOTICE
-from bot.commands.request import AskedQuestion
+from bot.commands.request import OpenQuestion
 from bot.errors import PlatformError, PluginFailed, PrivateError
 from bot.intake import redact_message, to_storable_message
 from bot.media.attachment_reader import AttachmentReader
@@ -86,7 +86,7 @@ class ChannelReader:
     find_retention_start: Callable[[], float]
     """Returns the time before which messages are not kept, in Unix seconds."""
 
-    async def read_earlier_turns(
+    async def read_earlier_messages(
         self, message: IncomingMessage, active: ActiveCharacters, turns: Sequence[Turn] = ()
     ) -> tuple[Turn, ...]:
         """Return earlier messages that are not stored, oldest first; empty if reading fails."""
@@ -218,21 +218,21 @@ class PromptSources:
     async def load_context(
         self,
         group: MessageGroup,
-        question: AskedQuestion,
+        question: OpenQuestion,
         active: ActiveCharacters,
         removed_turns: TurnRange | None = None,
-        earlier_session: Session | None = None,
+        session_override: Session | None = None,
         first_part_number: int = 0,
     ) -> TurnContext:
         """Load what all speakers of a turn share; load pictures only if a model can see them."""
         incoming, speakers = question.incoming, question.speakers
         claim, message, gathered_turns = group.claim, group.message, question.earlier_turns
         max_turns = _choose_turn_limit(speakers)
-        session = earlier_session or await self._load_session(claim, max_turns, removed_turns)
+        session = session_override or await self._load_session(claim, max_turns, removed_turns)
         if len(session.turns) > max_turns:
             session = replace(session, turns=session.turns[-max_turns:])
         # Later sessions start after /new or /forget, so that earlier messages must not be read.
-        is_new_question = earlier_session is None and removed_turns is None and session.number == 1
+        is_new_question = session_override is None and removed_turns is None and session.number == 1
         has_all_turns = len(session.turns) < max_turns
         is_first_answer = is_new_question and has_all_turns and not session.has_answer
         user_ids = [one.speaker.id for one in session.turns if one.speaker]
@@ -250,7 +250,7 @@ class PromptSources:
         is_first_read = is_first_answer or (is_new_question and oldest_message.in_thread)
         may_observe = is_first_read and await self.resolver.may_observe(oldest_message.scopes)
         if may_observe and is_first_answer:
-            turns = await self.channel_reader.read_earlier_turns(oldest_message, active, history)
+            turns = await self.channel_reader.read_earlier_messages(oldest_message, active, history)
             earlier_turns = await self.resolver.remove_opted_out_turns(turns)
         if earlier_turns:
             history = tuple(sorted((*earlier_turns, *history), key=lambda one: one.at))

@@ -57,9 +57,9 @@ class _AnswerInProgress:
     asker_ids: Collection[str]
     """The ids of the people who may stop the answer."""
     stop_flag: StopFlag
-    sent_at: datetime
+    sent_or_edited_at: datetime
     """When the message was sent or last edited."""
-    covers_one_message: bool = False
+    is_for_one_message: bool = False
     """Whether the answer covers one message only, so that deleting the message ends it."""
 
 
@@ -149,13 +149,13 @@ class StopRequests:
             del self._answers_in_progress[conversation]
 
     def cover_newer_message(
-        self, question: IncomingMessage, asker_ids: Collection[str], *, covers_one_message: bool
+        self, question: IncomingMessage, asker_ids: Collection[str], *, is_for_one_message: bool
     ) -> None:
         """Let the running answer also cover a newer message, and let the askers stop it."""
         answer = self._answers_in_progress[question.address.conversation]
         if question.message_id != answer.question.message_id:
-            answer.question, answer.sent_at = question, question.at
-        answer.asker_ids, answer.covers_one_message = asker_ids, covers_one_message
+            answer.question, answer.sent_or_edited_at = question, question.at
+        answer.asker_ids, answer.is_for_one_message = asker_ids, is_for_one_message
 
     def stop_outcome(self, command: IncomingMessage) -> StopOutcome:
         """Return the outcome of a /stop, and keep it from stopping any other answer."""
@@ -209,7 +209,7 @@ class StopRequests:
             return
         # A repeated edit is not newer than the text being answered (Telegram counts whole seconds).
         # An edit that changed only a preview or the formatting has the same digest.
-        if edit.at >= answer.sent_at and edit.digest != _hash_edit(answer.question):
+        if edit.at >= answer.sent_or_edited_at and edit.digest != _hash_edit(answer.question):
             answer.stop_flag.request()
             self._edited_messages[edit.conversation, edit.message_id] = None
 
@@ -217,7 +217,7 @@ class StopRequests:
         for message_id in event.message_ids:
             self._deleted_messages[event.address.lane, message_id] = None  # unique per chat
         answer = self._answers_in_progress.get(event.address.conversation)
-        if answer and answer.covers_one_message and answer.question.message_id in event.message_ids:
+        if answer and answer.is_for_one_message and answer.question.message_id in event.message_ids:
             answer.stop_flag.stop_for_deleted_question()
 
     def _apply_outcome(self, command: Request, outcome: StopOutcome) -> bool:
@@ -275,6 +275,7 @@ def _find_turn_to_stop(press: ButtonPress) -> str | None:
 
 
 def _edit_key(edit: MessageEdit) -> tuple[str, str | None]:
+    """Return a key that all edits of one message share."""
     return edit.address.conversation, edit.message_id
 
 

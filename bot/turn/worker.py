@@ -37,7 +37,7 @@ from bot.chat.session import (
 )
 from bot.commands.answers import COMMANDS_THAT_READ_HISTORY
 from bot.commands.privacy import OPTED_OUT_NOTICE
-from bot.commands.request import AskedQuestion, CommandRequest, CommandResult
+from bot.commands.request import CommandRequest, CommandResult, OpenQuestion
 from bot.errors import AlreadyNotified, Fenced, PrivateError, StoreError, UserError
 from bot.intake import redact_message
 from bot.replying.answer_parts import explain_unreadable_attachments
@@ -76,7 +76,7 @@ from bot.turn.message_groups import (
     SplitMessageJoiner,
     join_parts,
     mark_reply_to_bot,
-    observed_turn,
+    unanswered_turn,
 )
 from bot.turn.presses import ChosenCommand, PressHandler
 
@@ -154,6 +154,7 @@ class ConversationWorker:
             self._services.arrivals.unwatch([claim.conversation])
 
     async def _process_or_undo(self, claim: Claim, message: InboxMessage) -> InboxMessage | None:
+        """Process a message; if a failure is not its fault, undo the record of the attempt."""
         group = MessageGroup(claim, message)
         try:
             return await self._process_when_admitted(group)
@@ -229,7 +230,7 @@ class ConversationWorker:
             case MessageEdit() as edit:
                 return await self._handle_edit(group, edit)
             case MessageDeletion(message_ids=ids):
-                return "deleted", await self._delete_messages(group, ids)
+                return "deleted", await self._forget_deleted_messages(group, ids)
             case ButtonPress() | ReactionChange() as press:
                 return await self._handle_press(group, press)
             case ForgetRequest(person_id=person):
@@ -247,7 +248,7 @@ class ConversationWorker:
         result = CommandResult("", greeting=request.text, greeting_preset=active.first.preset.name)
         return "said", await self._commands.greet(group, request.scopes, result)
 
-    async def _delete_messages(
+    async def _forget_deleted_messages(
         self, group: MessageGroup, message_ids: Sequence[str]
     ) -> InboxMessage | None:
         turns = await self._conversations.find_turns(group.claim, message_ids)
@@ -278,7 +279,7 @@ class ConversationWorker:
         self, group: MessageGroup, event: ButtonPress | ReactionChange
     ) -> TurnOutcome:
         has_opted_out = bool(await self._services.resolver.find_opted_out([event.author.id]))
-        result: TurnResult | AskedQuestion | ChosenCommand = TurnResult()
+        result: TurnResult | OpenQuestion | ChosenCommand = TurnResult()
         if isinstance(event, ButtonPress):
             button = parse_button(event)
             needs_consent = button is not None and button.action in ANSWERING_ACTIONS | FORM_ACTIONS
@@ -290,7 +291,7 @@ class ConversationWorker:
         if isinstance(result, tuple):
             request, command_result, menu = result
             return "pressed", await self._commands.finish(group, request, command_result, menu)
-        if isinstance(result, AskedQuestion):
+        if isinstance(result, OpenQuestion):
             active = await self._services.resolver.resolve(event.scopes)
             return await self._answerer.answer(group, result, active)
         if result.change is not None and result.change.deleted_ids:
@@ -373,7 +374,7 @@ class ConversationWorker:
             case Ignore():
                 return "ignored", await finisher.finish(group, TurnResult(may_have_sent=is_on_time))
             case Observe():
-                observed_result = TurnResult([observed_turn(message)], may_have_sent=is_on_time)
+                observed_result = TurnResult([unanswered_turn(message)], may_have_sent=is_on_time)
                 return "observed", await finisher.finish(group, observed_result)
             case Command() as command:
                 return await self._run_command(group, command, message, active, recent_turns)
@@ -382,7 +383,7 @@ class ConversationWorker:
             case Unreadable():
                 return "unreadable", await self._explain_unreadable_message(group, message)
             case Answer(speakers):
-                question = AskedQuestion(message, speakers)
+                question = OpenQuestion(message, speakers)
                 return await self._answerer.answer(group, question, active, decide_on=decide_on)
 
     async def _run_command(

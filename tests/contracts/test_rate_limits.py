@@ -177,8 +177,8 @@ async def test_free_slot_goes_to_the_most_urgent_longest_waiting_process(peers: 
     here, there = peers.here, peers.there
     waiters = {
         "a": (here, WaitingProcess("here", Urgency.QUESTION, 600)),
-        "b": (there, WaitingProcess("there", Urgency.REACTION, 600)),
-        "c": (here, WaitingProcess("here", Urgency.REACTION, 600)),
+        "b": (there, WaitingProcess("there", Urgency.UNADDRESSED, 600)),
+        "c": (here, WaitingProcess("here", Urgency.UNADDRESSED, 600)),
         "d": (there, WaitingProcess("third", Urgency.QUESTION, 600)),
     }
 

@@ -32,7 +32,7 @@ from bot.chat.incoming import Incoming, IncomingMessage, MessageEdit
 from bot.chat.outgoing import OutboxRow
 from bot.chat.prompt import GenerationEvent, Prompt
 from bot.chat.session import Claim, InboxMessage, RemainingWork, TurnResult
-from bot.commands.request import AskedQuestion
+from bot.commands.request import OpenQuestion
 from bot.delivery.sender import Sender
 from bot.intake import InboxIntake
 from bot.runtime.clock import SystemClock
@@ -226,7 +226,7 @@ def _skip_edited() -> None:
     original = QuestionAnswerer.answer
 
     async def answer(
-        self: QuestionAnswerer, group: MessageGroup, question: AskedQuestion, *args: Any, **kw: Any
+        self: QuestionAnswerer, group: MessageGroup, question: OpenQuestion, *args: Any, **kw: Any
     ) -> TurnOutcome:
         if group.edited_at is None:
             return await original(self, group, question, *args, **kw)

@@ -98,7 +98,7 @@ async def test_questions_take_precedence_over_reactions_and_background_work() ->
     async with requests(limit=1) as made:
         await made.ask("first")
         await made.ask("summary", urgency=Urgency.BACKGROUND)
-        await made.ask("overheard", "a", Urgency.REACTION)
+        await made.ask("overheard", "a", Urgency.UNADDRESSED)
         await made.ask("question", "b")
         for _ in range(4):
             await made.clock.advance(ANSWER_SECONDS + 1)

@@ -88,7 +88,7 @@ class OperatorNotices:
 
 
 @dataclass(eq=False)
-class AnsweringPauses:
+class CurrentPauses:
     """Tells whether answers are paused, as of the last `refresh`."""
 
     pauses: PauseStore

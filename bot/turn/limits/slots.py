@@ -26,7 +26,7 @@ class Urgency(IntEnum):
 
     QUESTION = 0
     """An answer to a person who addressed the bot and waits."""
-    REACTION = 1
+    UNADDRESSED = 1
     """A character joins a conversation without being addressed."""
     BACKGROUND = 2
     """A request that nobody in a chat waits for: summaries and operators' trials."""
@@ -49,11 +49,11 @@ class SlotRequest:
     has_waited_too_long: bool = False
 
     @property
-    def chat_key(self) -> str:
+    def quota_key(self) -> str:
         return f"{self.provider} of {self.chat}"
 
     @property
-    def counts_against_quota(self) -> bool:
+    def counts_against_chat_quota(self) -> bool:
         """Whether the request counts against its chat's quota of the provider's slots."""
         return bool(self.chat) and self.limit >= MIN_SHARED_SLOTS
 
@@ -191,8 +191,8 @@ class ProviderSlots:
             yield
         finally:
             await self.rate_limits.release_slot(request.provider, request.holder_id)
-            if request.counts_against_quota:
-                await self.rate_limits.release_slot(request.chat_key, request.holder_id)
+            if request.counts_against_chat_quota:
+                await self.rate_limits.release_slot(request.quota_key, request.holder_id)
             self.signals.publish(FREED_SLOTS_TOPIC, [request.provider])
 
     def _wake_waiting_requests(self, providers: Sequence[str]) -> None:
@@ -285,13 +285,13 @@ class ProviderSlots:
         used_slot_count = await self.rate_limits.acquire_slot(
             provider, request.limit, holder, lease, waiter
         )
-        if not used_slot_count or not request.counts_against_quota:
+        if not used_slot_count or not request.counts_against_chat_quota:
             return bool(used_slot_count)
         if chat_shares.may_take_slot(request.chat, request.limit - used_slot_count + 1):
             quota = chat_shares.slot_quota(request.chat)
-            chat_count = await self.rate_limits.acquire_slot(request.chat_key, quota, holder, lease)
-            if chat_count:
-                taken_slots_signal = f"{provider} {used_slot_count - chat_count} {request.chat}"
+            chat_uses = await self.rate_limits.acquire_slot(request.quota_key, quota, holder, lease)
+            if chat_uses:
+                taken_slots_signal = f"{provider} {used_slot_count - chat_uses} {request.chat}"
                 self.signals.publish(TAKEN_SLOTS_TOPIC, [taken_slots_signal])
                 return True
         await self.rate_limits.release_slot(provider, holder)

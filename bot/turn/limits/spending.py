@@ -111,7 +111,7 @@ class Spending:
         prompt = self._with_output_limit(prompt)
         price = self._find_price(preset.provider, prompt.model)
         max_cost = 0 if price is None else _compute_maximum_cost(price, prompt, prompt_tokens)
-        caps = await self._reserve_for_any_person(caps, max_cost)
+        caps = await self._reserve_for_one_asker(caps, max_cost)
         reservation = Reservation(prompt, charge, max_cost, caps, max_cost, max_cost)
         try:
             yield reservation
@@ -138,7 +138,7 @@ class Spending:
         reservation.cost = reservation.reserved_cost
         return True
 
-    def with_output_limit(
+    def prompt_with_output_limit(
         self, preset: Preset, message: IncomingMessage, fitted_prompt: FittedPrompt
     ) -> FittedPrompt:
         """Return the prompt with the output limit that `reserve_cost` would set."""
@@ -146,7 +146,7 @@ class Spending:
             return fitted_prompt
         return replace(fitted_prompt, prompt=self._with_output_limit(fitted_prompt.prompt))
 
-    def record_charge(
+    def record_actual_cost(
         self, reservation: Reservation, preset: Preset, usages: Iterable[Usage]
     ) -> AnswerCharge:
         """Compute an answer's cost from its usages, record it in the reservation, and return it."""
@@ -239,7 +239,7 @@ class Spending:
         model = self._resolve_model(provider, model)
         return None if settings is None else settings.find_price(model)
 
-    async def _reserve_for_any_person(
+    async def _reserve_for_one_asker(
         self, caps: Sequence[BudgetCap], amount: int
     ) -> list[BudgetCap]:
         """Reserve an amount in the shared budgets and in one asker's, or raise `BudgetUsedUp`."""
@@ -318,7 +318,7 @@ class BudgetedSummaries:
                 except asyncio.CancelledError as error:  # the output until then is charged
                     cancellation = error
             usage = usage_or_estimate(request.usage, prompt_tokens, request.text)
-            charge = self.spending.record_charge(reservation, preset, [usage])
+            charge = self.spending.record_actual_cost(reservation, preset, [usage])
         conversation = message.address.conversation
         await self.usage_log.record(conversation, preset.name, preset.provider, charge, usage)
         if cancellation is not None:
