@@ -49,8 +49,8 @@ from bot.prompting.presets.files import (
     find_preset_file,
     load_preset_lorebook,
     parse_preset,
-    preset_version,
     read_presets,
+    to_version,
     write_file_atomically,
 )
 from bot.prompting.presets.preset import Preset
@@ -119,7 +119,7 @@ async def describe_version(preset: Preset, settings: Settings) -> str:
         newest_version = await PresetVersions(database, SystemClock()).newest(preset.name)
     if newest_version is None:
         return _NO_VERSION_TEXT
-    if newest_version.content == preset_version(preset).content:
+    if newest_version.content == to_version(preset).content:
         return f"version {newest_version.version}"
     return f"edited since version {newest_version.version}; the next start stores a new version"
 
@@ -270,7 +270,7 @@ def import_card(
     model = {"provider": default.provider, "model": default.model} if default else {}
     provider = settings.providers.get(default.provider if default else "local")
     is_local = isinstance(provider, LlamaCppSettings)
-    preset = preset_from_card(card, file, name=name, is_local=is_local, **model)
+    preset = preset_from_card(card, file, name=name, local_model=is_local, **model)
     target = find_preset_file(folder, preset)
     if target.exists():
         raise UserError(f"{target} already exists; remove it first or choose another --name")

@@ -10,7 +10,7 @@ from dotenv import dotenv_values
 from bot.cli.text_io import print_line
 from bot.errors import PresetError
 from bot.prompting.text.jsonc import JsonSyntaxError, read_json
-from bot.prompting.text.preset_folder import is_lorebook, list_json_files, read_preset_text
+from bot.prompting.text.preset_folder import is_lorebook, list_json_files, read_text_file
 from bot.runtime.shipped_files import presets_folder
 from bot.texts.text import escape_to_one_line
 
@@ -20,7 +20,7 @@ _FOLDER_VARIABLE = "TROUPE_PRESETS_DIR"
 def list_presets_quickly() -> None:
     """List all presets; if one is unreadable, run the full command, which reports why."""
     try:
-        preset_texts = map(read_preset_text, list_json_files(_find_presets_folder()))
+        preset_texts = map(read_text_file, list_json_files(_find_presets_folder()))
         lines = [_format_preset_line(text) for text in preset_texts if not is_lorebook(text)]
     except (PresetError, JsonSyntaxError, OSError, ValueError):
         import_module("bot.cli.preset_files").list_presets()

@@ -28,7 +28,7 @@ from bot.errors import RequestRefused, SettingsError, TemplateError, UserError
 from bot.importers.character_files import read_character_folder
 from bot.importers.file_kinds import (
     MAX_BYTES_READ,
-    TEMPLATE_KINDS,
+    RENDER_TEMPLATE_KINDS,
     FileKind,
     check_file_kind,
     detect_file_kind,
@@ -240,11 +240,11 @@ def _find_template(name_or_file: str) -> tuple[TemplateChoice, ModelTemplate]:
         except TemplateError as error:
             raise UserError(f"{error} (and there is no such file)") from None
     data = read_bytes(file, MAX_BYTES_READ)
-    check_file_kind(data, file, TEMPLATE_KINDS)
+    check_file_kind(data, file, RENDER_TEMPLATE_KINDS)
     match detect_file_kind(data):
         case FileKind.TOKENIZER_CONFIG:
             return TemplateChoice(), _parse_tokenizer_config(read_text(file), name_or_file)
-        case FileKind.CHAT_TEMPLATE_JSON | FileKind.INSTRUCT | FileKind.KOBOLDCPP_ADAPTER:
+        case FileKind.LMDEPLOY_TEMPLATE | FileKind.INSTRUCT | FileKind.KOBOLDCPP_ADAPTER:
             choice = choose_template(preset_from_text(read_text(file), file).preset)
             return replace(choice, names=_DEFAULT_NAMES), ModelTemplate()
         case _:

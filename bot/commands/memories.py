@@ -374,8 +374,8 @@ class MemoryHandlers:
         if file.chat is not None and not message.is_private:
             raise UserError(_PRIVATE_ONLY_NOTICE)
         reply_lines: list[str] = []
-        if file.card is not None:
-            preset = await self.characters.store_card(request, file.card)
+        if file.cleaned_card is not None:
+            preset = await self.characters.store_card(request, file.cleaned_card)
             reply_lines.append(translatable("{name} is ready.", name=preset.display_name))
             if message.is_private:
                 resolver, person = self.characters.resolver, message.author.id

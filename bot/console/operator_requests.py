@@ -12,7 +12,7 @@ from bot.chat.usage import AnswerCharge
 from bot.console.prompt_preview import DraftComposer
 from bot.errors import BackendUnavailable, UserError
 from bot.ports import Backend, Clock
-from bot.prompting.compose.compose import build_bare_prompt, choose_template
+from bot.prompting.compose.compose import build_empty_prompt, choose_template
 from bot.prompting.presets.preset import Preset
 from bot.replying.generate import GeneratedAnswer, generate_answer
 from bot.runtime.tasks import StopFlag
@@ -122,7 +122,7 @@ async def try_preset(requests: OperatorRequests, preset: Preset) -> str:
     """Send one short request to a preset's model; return the answer."""
     prompt = Prompt(
         messages=(Message("user", _TRIAL_QUESTION),),
-        model=build_bare_prompt(preset).model,
+        model=build_empty_prompt(preset).model,
         conversation=_TRIAL_CONVERSATION,
         max_output_tokens=_MAX_TRIAL_TOKENS,
         template=choose_template(preset),
@@ -170,7 +170,7 @@ class PromptReplay:
             new_receipt = await self._compose_receipt(answer, preset)
         else:
             preset = self._choose_preset(receipt, preset_name)
-            prompt, bare_prompt = receipt.prompt, build_bare_prompt(preset)
+            prompt, bare_prompt = receipt.prompt, build_empty_prompt(preset)
             if preset_name:
                 prompt = replace(
                     prompt,

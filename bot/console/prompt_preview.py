@@ -15,7 +15,7 @@ from bot.commands.request import OpenQuestion
 from bot.errors import BackendError, UserError
 from bot.intake import to_storable_message
 from bot.ports import Clock
-from bot.prompting.compose.compose import build_bare_prompt
+from bot.prompting.compose.compose import build_empty_prompt
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.tokens import get_counter
 from bot.replying.generate import GeneratedAnswer, build_receipt
@@ -145,7 +145,7 @@ class DraftComposer:
     async def count_tokens(self, preset: Preset, texts: Sequence[str]) -> Sequence[int]:
         if preset.token_counter:
             return get_counter(preset.token_counter)(texts)
-        prompt = build_bare_prompt(preset)
+        prompt = build_empty_prompt(preset)
         counter = await self.sources.backends[preset.provider].text_counter(prompt)
         return counter(texts)
 

@@ -71,9 +71,9 @@ class Card:
     spec: CardSpec
     content: Json
     fields: JsonFields = field(compare=False)
-    v2_card: Json | None = None
+    v2_twin: Json | None = None
     """The V2 card that a PNG may contain for programs that cannot read V3."""
-    image: bytes | None = None
+    bare_png: bytes | None = None
     """The PNG without the cards in it."""
     assets: Mapping[str, bytes] = field(default_factory=dict)
     """The other files in a CHARX, by path."""
@@ -107,7 +107,7 @@ def _parse_card(data: bytes) -> Card:
     if data.startswith(png.SIGNATURE):
         image, v2_json, v3_json = png.read_png(data)
         v2_card = _load_json(v2_json) if v2_json and v3_json else None
-        return replace(_make_card(_load_json(v3_json or v2_json)), image=image, v2_card=v2_card)
+        return replace(_make_card(_load_json(v3_json or v2_json)), bare_png=image, v2_twin=v2_card)
     if data.startswith(b"PK\x03\x04"):
         card_json, assets = charx.read_charx(data)
         return replace(_make_card(_load_json(card_json)), assets=assets)
@@ -124,13 +124,13 @@ def encode_card(card: Card, container: CardContainer) -> bytes:
         case CardContainer.PNG:
             is_v3 = card.spec is CardSpec.V3
             v3_json = dump_json(card.content) if is_v3 else None
-            v2_card = card.v2_card or (_to_v2(card) if is_v3 else card.content)
+            v2_card = card.v2_twin or (_to_v2(card) if is_v3 else card.content)
             image = find_character_image(card) or png.blank_image()
             return png.encode_png(image, v2_json=dump_json(v2_card), v3_json=v3_json)
         case CardContainer.CHARX:
             assets = dict(card.assets)
-            if card.image is not None and not assets:
-                assets[charx.MAIN_ICON_PATH] = card.image
+            if card.bare_png is not None and not assets:
+                assets[charx.MAIN_ICON_PATH] = card.bare_png
             return charx.encode_charx(dump_json(_to_v3(card), indent=2), assets)
 
 
@@ -184,8 +184,8 @@ def _to_v3(card: Card) -> Json:
 
 def find_character_image(card: Card) -> bytes | None:
     """Return the character's PNG in a card's file, or None."""
-    if card.image is not None:
-        return card.image
+    if card.bare_png is not None:
+        return card.bare_png
     for path, data in card.assets.items():
         if data.startswith(png.SIGNATURE) and "icon" in PurePath(path).parts:
             return data

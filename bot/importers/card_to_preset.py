@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 
 from bot.importers.card import Card, Json
-from bot.importers.sillytavern_settings import read_regex_scripts, unsupported_feature_notes
-from bot.prompting.compose.card_macros import DEFAULT_INSTRUCTIONS, DEPTH_NOTE_NAME
+from bot.importers.sillytavern_settings import ignored_content_notes, read_regex_scripts
+from bot.prompting.compose.card_macros import DEFAULT_INSTRUCTIONS, DEPTH_NOTE_ENTRY
 from bot.prompting.lorebook.files import read_lorebook
 from bot.prompting.presets.fields import MAX_NAME_CHARS, find_name_problem
 from bot.prompting.presets.files import validate_preset
@@ -31,7 +31,7 @@ def preset_from_card(
     name: str | None = None,
     provider: str = "local",
     model: str = DEFAULT_MODEL,
-    is_local: bool = True,
+    local_model: bool = True,
 ) -> Preset:
     """Convert a card from file `source`, adding sampling parameters, or raise `PresetError`."""
     fields = card.fields
@@ -54,7 +54,7 @@ def preset_from_card(
         "lorebook": _read_lorebook(card, source),
         "macros": True,
         "regex_scripts": read_regex_scripts(card.extensions)[0],
-        "parameters": _LOCAL_SAMPLING if is_local else _DEFAULT_SAMPLING,
+        "parameters": _LOCAL_SAMPLING if local_model else _DEFAULT_SAMPLING,
         "talkativeness": _read_talkativeness(card),
         "adults_only": _is_for_adults(card) or None,
     }
@@ -65,7 +65,7 @@ def card_notes(card: Card, preset: Preset) -> list[str]:
     """Return notes on what the preset omits or expresses differently than the card."""
     extra_keys = sorted(card.extensions.keys() - _KNOWN_EXTENSIONS)
     notes = [f"ignored extensions of the card: {', '.join(extra_keys)}"] if extra_keys else []
-    return [*read_regex_scripts(card.extensions)[1], *notes, *unsupported_feature_notes(preset)]
+    return [*read_regex_scripts(card.extensions)[1], *notes, *ignored_content_notes(preset)]
 
 
 def parse_example_turns(text: str, character_names: Sequence[str] = ()) -> list[Json]:
@@ -121,7 +121,7 @@ def _read_lorebook(card: Card, source: str) -> Json | None:
         entry = {
             "keys": [],
             "content": note.text("prompt"),
-            "name": DEPTH_NOTE_NAME,
+            "name": DEPTH_NOTE_ENTRY,
             "constant": True,
             "enabled": True,
             "insertion_order": 0,

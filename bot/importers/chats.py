@@ -43,7 +43,7 @@ class ExportedChat:
     character: str
     """The first character's name."""
     lines: tuple[ChatLine, ...]
-    omitted_message_count: int = 0
+    unusable_message_count: int = 0
     """The number of omitted messages: those without text or not from a participant."""
 
 

@@ -65,7 +65,7 @@ class FileKind(Enum):
             ' the presets folder and refer to it in a preset: "lorebook": "{name}"'
         ),
     )
-    CHAT_TEMPLATE_JSON = (
+    LMDEPLOY_TEMPLATE = (
         marked("an LMDeploy chat template"),
         marked("use it with `troupe render --template {file} --messages FILE`"),
     )
@@ -89,7 +89,7 @@ class FileKind(Enum):
         marked("an image without a character card"),
         marked("programs that resize or convert images remove the card, so use the original file"),
     )
-    INTERFACE = (
+    SILLYTAVERN_INTERFACE = (
         marked("a SillyTavern interface setting (a theme, a layout, quick replies, a list)"),
         _UNUSABLE_ADVICE,
     )
@@ -123,13 +123,13 @@ CHARACTER_KINDS: Final = frozenset(one for one in FileKind if one.value[1] is _C
 
 PRESET_KINDS: Final = frozenset(one for one in FileKind if one.value[1] is _PRESET_ADVICE) | {
     FileKind.PRESET,
-    FileKind.CHAT_TEMPLATE_JSON,
+    FileKind.LMDEPLOY_TEMPLATE,
 }
 """The kinds that `troupe preset import` accepts."""
 
-TEMPLATE_KINDS: Final = frozenset({
+RENDER_TEMPLATE_KINDS: Final = frozenset({
     FileKind.JINJA,
-    FileKind.CHAT_TEMPLATE_JSON,
+    FileKind.LMDEPLOY_TEMPLATE,
     FileKind.INSTRUCT,
     FileKind.KOBOLDCPP_ADAPTER,
     FileKind.TOKENIZER_CONFIG,

@@ -64,7 +64,7 @@ def _read_template(name: str) -> str:
 
 
 # Consecutive messages with the same role are merged, and `.System` is all system messages together.
-_MESSAGES_TEMPLATE = _read_template("go_messages")
+_MESSAGE_MERGER = _read_template("go_messages")
 # An exchange is a system message, a prompt, and a response; each may be missing.
 _TURN_LOOP_START = _read_template("go_turns")
 # Go escapes these three characters in JSON.
@@ -114,7 +114,7 @@ def jinja_from_go(source: str) -> str:
     translator = _Translator(tokens, root_fields, assigned_names=assigned_names, indent=uses_turns)
     translator.translate_tokens()
     prelude = [_AS_JSON_MACRO] if translator.prints_json else []
-    prelude += [_MESSAGES_TEMPLATE, *(["{%- set var = namespace() %}"] if assigned_names else [])]
+    prelude += [_MESSAGE_MERGER, *(["{%- set var = namespace() %}"] if assigned_names else [])]
     loop_lines = ([_TURN_LOOP_START], ["{%- endfor %}"]) if uses_turns else ([], [])
     return "\n".join([*prelude, *loop_lines[0], *translator.lines, *loop_lines[1]])
 
@@ -340,7 +340,7 @@ class _Translator:
 
     @contextmanager
     def _nested_scope(self) -> Iterator[None]:
-        self._enter_scope()
+        self._increase_nesting_depth()
         outer_variables = dict(self._variables)
         yield
         self._variables = outer_variables
@@ -357,7 +357,7 @@ class _Translator:
         self, context: str, closing_text: str = "}}"
     ) -> tuple[_GoValue, tuple[str, ...], bool]:
         """Read `$x := a | b`; return the value, the variables, and whether they are declared."""
-        self._enter_scope()
+        self._increase_nesting_depth()
         variables, is_declaration = self._read_variables(context)
         value = self._read_command(context, [])
         while self._peek().text == "|":
@@ -544,7 +544,7 @@ class _Translator:
             raise self._error(marked('undefined variable "{variable}"'), variable=name)
         return self._variables[name]
 
-    def _enter_scope(self) -> None:
+    def _increase_nesting_depth(self) -> None:
         self._nesting_depth += 1
         if self._nesting_depth > _MAX_NESTING_DEPTH:
             raise self._error(marked("nested deeper than {limit}"), limit=_MAX_NESTING_DEPTH)

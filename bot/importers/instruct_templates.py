@@ -22,7 +22,7 @@ _MACRO = re.compile(r"\{\{([^\W\d]\w*)[^{}]*\}\}")
 _NAME_MACROS = {"name", "user", "char"}
 _TEXT_MACROS = {"newline": "\n", "noop": "", "trim": ""}
 _NAMES_BEHAVIORS = {"none", "force", "always"}
-_NAMING_MODE_BY_BEHAVIOR = {"none": "not_add", "force": "default", "always": "add"}
+_TAG_MODE_BY_BEHAVIOR = {"none": "not_add", "force": "default", "always": "add"}
 
 
 def convert_instruct_template(data: Json) -> tuple[dict[str, object], list[str]]:
@@ -37,7 +37,7 @@ def convert_instruct_template(data: Json) -> tuple[dict[str, object], list[str]]
     preset_keys: dict[str, object] = {
         "system": fields.text("system_prompt").strip() or None,
         "macros": True,
-        "user_name_in_message": builder.naming_mode,
+        "user_name_in_message": builder.tag_mode,
         "stop_sequences": _stop_sequences(texts, data),
         "template": builder.jinja_source,
         "names_in_template": builder.has_names,
@@ -66,9 +66,9 @@ class _InstructTemplateBuilder:
         self.has_names = self._uses_name_macros or self._names_behavior == "always"
 
     @property
-    def naming_mode(self) -> str:
+    def tag_mode(self) -> str:
         """The value of `user_name_in_message`, which is "add" if the template has name macros."""
-        return "add" if self._uses_name_macros else _NAMING_MODE_BY_BEHAVIOR[self._names_behavior]
+        return "add" if self._uses_name_macros else _TAG_MODE_BY_BEHAVIOR[self._names_behavior]
 
     @property
     def jinja_source(self) -> str:
@@ -96,11 +96,11 @@ class _InstructTemplateBuilder:
             opening=self._character_opening(),
         )
 
-    def _alignment_message(self, sequence: str) -> str:
+    def _alignment_message(self, first_input_sequence: str) -> str:
         """Return the user message to put before a conversation that the character started."""
         text = self._texts["user_alignment_message"]
         name = "(user or '')"
-        prefix = self._jinja_expression(self._put_on_own_line(sequence), name)
+        prefix = self._jinja_expression(self._put_on_own_line(first_input_sequence), name)
         suffix = self._jinja_expression(self._texts["input_suffix"] or self._newline, name)
         label = self._name_label_expression(name)
         return _output_tag(prefix, label, _quote(text), suffix) if text else ""

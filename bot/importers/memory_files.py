@@ -43,7 +43,7 @@ class MemoryFile:
     skipped_entry_count: int = 0
     """The number of entries without usable text."""
     chat: ExportedChat | None = None
-    card: bytes | None = None
+    cleaned_card: bytes | None = None
     """The character card without its memories and chat, or None if the file is not a card."""
 
 
@@ -140,7 +140,7 @@ def _read_card(
     return replace(
         _read_rows(_read_entries(memory_entries), base_memory),
         chat=parse_rows([JsonFields(one) for one in rows]) if rows else None,
-        card=json.dumps({**card, "data": cleaned_fields}, ensure_ascii=False).encode(),
+        cleaned_card=json.dumps({**card, "data": cleaned_fields}, ensure_ascii=False).encode(),
     )
 
 
@@ -154,15 +154,15 @@ def _find_troupe_fields(entry: Mapping[str, object]) -> Mapping[str, object] | N
     return JsonFields(entry.get("extensions")).object_or_none(_TROUPE_KEY)
 
 
-def _read_rows(rows: Sequence[tuple[str, object]], base_memory: Memory) -> MemoryFile:
-    if len(rows) > MAX_MEMORIES:
+def _read_rows(texts_and_fields: Sequence[tuple[str, object]], base_memory: Memory) -> MemoryFile:
+    if len(texts_and_fields) > MAX_MEMORIES:
         raise UserError.translatable(
             "The file has {count} memories; at most {limit} are allowed.",
-            count=len(rows),
+            count=len(texts_and_fields),
             limit=MAX_MEMORIES,
         )
     memories, other_names, skipped_entry_count = [], dict[str, None](), 0
-    for text, fields in rows:
+    for text, fields in texts_and_fields:
         match _read_memory(text, JsonFields(fields), base_memory):
             case Memory() as memory:
                 memories.append(memory)

@@ -177,13 +177,13 @@ _ENGINE_PARAMETERS = frozenset(
 )
 """Parameters that configure ollama's engine, and two that it now ignores."""
 
-_NON_PARAMETER_COMMANDS = _OMITTED_COMMANDS | {"model", "template", "system", "message", "stop"}
+_NON_NUMERIC_COMMANDS = _OMITTED_COMMANDS | {"model", "template", "system", "message", "stop"}
 _DEFAULT_CONTEXT_TOKENS = 4096  # tokens, if `num_ctx` is missing
 _CONTEXT_PER_ANSWER = 4  # the answer gets a quarter of the context if `num_predict` is missing
 
 
 def preset_from_modelfile(
-    text: str, name: str, model_path: str | Path, *, provider: str = "local"
+    text: str, name: str, model: str | Path, *, provider: str = "local"
 ) -> Preset:
     """Convert a Modelfile to a preset; raise `PresetError` or `TemplateError` if that fails.
 
@@ -196,7 +196,7 @@ def preset_from_modelfile(
     data: dict[str, Any] = {
         "name": name,
         "provider": provider,
-        "model": str(model_path),
+        "model": str(model),
         "system": arguments.get("system") or None,
         "messages": [_parse_message(one) for one in _find_arguments(modelfile, "message")],
         "stop_sequences": _find_arguments(modelfile, "stop"),
@@ -298,15 +298,15 @@ def _build_go_template(parameters: Mapping[str, Any]) -> str:
     role_blocks = ""
     for role in _ROLES:
         parts = template.templates[role].split("{{" + role + "}}")
-        text = "{{ .Content }}".join(_escape_braces(part) for part in parts)
+        text = "{{ .Content }}".join(_escape_go_braces(part) for part in parts)
         role_blocks += f'{{{{ {"else " if role_blocks else ""}if eq .Role "{role}" }}}}{text}'
     return (
         f"{{{{ range .Messages }}}}{role_blocks}{{{{ else }}}}unknown{{{{ end }}}}\n{{{{ end }}}}"
-        f"{_escape_braces(template.end_template)}"
+        f"{_escape_go_braces(template.end_template)}"
     )
 
 
-def _escape_braces(text: str) -> str:
+def _escape_go_braces(text: str) -> str:
     return text.replace("{{", '{{ "{{" }}')
 
 
@@ -329,7 +329,7 @@ def _parse_parameters(arguments: Mapping[str, str]) -> dict[str, Any]:
     for name, text in arguments.items():
         if name in _PARAMETER_TYPES:
             parameters[name] = _parse_number(name, text)
-        elif name not in _ENGINE_PARAMETERS | _NON_PARAMETER_COMMANDS:
+        elif name not in _ENGINE_PARAMETERS | _NON_NUMERIC_COMMANDS:
             names = difflib.get_close_matches(name, [*_PARAMETER_TYPES, "stop"], n=1, cutoff=0.75)
             hint = (
                 translatable("; did you mean {name}?", name=repr(names[0])) if names else EMPTY_TEXT
@@ -439,15 +439,15 @@ def _split_blocks(
     return blocks
 
 
-def _find_block_end(text_until_answer: str, text_until_end: str) -> int | None:
-    """Return the index where the user's block ends in `text_until_end`, or None if it has no end.
+def _find_block_end(text_until_answer: str, text_until_prompt_end: str) -> int | None:
+    """Return the index in `text_until_prompt_end` where the user's block ends, or None without end.
 
     The end is the first run of newlines, if `text_until_answer` begins with the same
     text up to there.
     """
-    position = text_until_end.find("\n")
-    while text_until_end[position + 1 : position + 2] == "\n":
+    position = text_until_prompt_end.find("\n")
+    while text_until_prompt_end[position + 1 : position + 2] == "\n":
         position += 1
-    block = text_until_end[: position + 1]
-    has_tail = bool(text_until_end[position + 1 :].strip())
+    block = text_until_prompt_end[: position + 1]
+    has_tail = bool(text_until_prompt_end[position + 1 :].strip())
     return position if position >= 0 and has_tail and text_until_answer.startswith(block) else None

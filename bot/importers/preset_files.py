@@ -17,7 +17,7 @@ from bot.importers.modelfile import modelfile_notes, parse_modelfile, preset_fro
 from bot.importers.sillytavern_settings import (
     convert_chat_completion_preset,
     convert_sampler_preset,
-    unsupported_feature_notes,
+    ignored_content_notes,
 )
 from bot.prompting.presets.fields import MAX_NAME_CHARS, STRING_TEMPLATES
 from bot.prompting.presets.files import parse_preset, validate_preset
@@ -73,7 +73,7 @@ def preset_from_text(
     else:
         overrides = {"name": name or _choose_name(keys, file), "provider": provider or "local"}
         preset = validate_preset({"model": DEFAULT_MODEL, **keys, **overrides}, source)
-    return ImportedPreset(preset, [*notes, *unsupported_feature_notes(preset)])
+    return ImportedPreset(preset, [*notes, *ignored_content_notes(preset)])
 
 
 def _import_preset_json(
@@ -133,7 +133,7 @@ def _convert_foreign_file(text: str, source: str) -> _KeysAndNotes | None:
     return {**keys, **({"name": name_in_file} if isinstance(name_in_file, str) else {})}, notes
 
 
-def _convert_chat_template_json(data: Mapping[str, object]) -> _KeysAndNotes:
+def _convert_lmdeploy_template(data: Mapping[str, object]) -> _KeysAndNotes:
     sampling_keys = SAMPLING_KEYS - {"session_len"}
     sampling = {key: one for key, one in data.items() if key in sampling_keys and one is not None}
     role_texts = {key: value for key, value in data.items() if key not in SAMPLING_KEYS}
@@ -169,7 +169,7 @@ _CONVERTERS: Mapping[FileKind, _Converter] = {
     FileKind.CHAT_COMPLETION: convert_chat_completion_preset,
     FileKind.MASTER_EXPORT: _convert_master_export,
     FileKind.KOBOLDCPP_ADAPTER: convert_koboldcpp_adapter,
-    FileKind.CHAT_TEMPLATE_JSON: _convert_chat_template_json,
+    FileKind.LMDEPLOY_TEMPLATE: _convert_lmdeploy_template,
     FileKind.LOREBOOK: lambda data: ({"lorebook": dict(data)}, []),
 }
 

@@ -149,7 +149,7 @@ _ALL_CHARACTERS_ID = 100001  # the `character_id` of the order for all character
 _MARKER_NAMES = frozenset(get_args(MarkerName))
 _FIXED_DEPTH_MARKERS = frozenset({"chatHistory", "dialogueExamples"})
 _CARD_OVERRIDABLE_PROMPTS = frozenset({"main", "jailbreak"})
-_FORMAT_PLACEHOLDERS = {
+_FORMAT_KEYS_BY_MARKER = {
     "charPersonality": "personality_format",
     "scenario": "scenario_format",
     "worldInfoBefore": "wi_format",
@@ -204,8 +204,8 @@ def _convert_prompt(identifier: str, fields: JsonFields, settings: JsonFields) -
     forbids_override = identifier in _CARD_OVERRIDABLE_PROMPTS and fields.flag("forbid_overrides")
     if identifier in _MARKER_NAMES and not forbids_override:
         prompt["marker"] = identifier
-        if identifier in _FORMAT_PLACEHOLDERS:
-            prompt["content"] = settings.text(_FORMAT_PLACEHOLDERS[identifier])
+        if identifier in _FORMAT_KEYS_BY_MARKER:
+            prompt["content"] = settings.text(_FORMAT_KEYS_BY_MARKER[identifier])
     if (
         fields.integer("injection_position") == _POSITION_AT_DEPTH
         and identifier not in _FIXED_DEPTH_MARKERS
@@ -217,10 +217,10 @@ def _convert_prompt(identifier: str, fields: JsonFields, settings: JsonFields) -
 
 
 _MAX_LISTED_MACROS = 40
-_MAX_PROBLEMS = 20
+_MAX_BOOK_PROBLEMS = 20
 
 
-def unsupported_feature_notes(preset: Preset) -> Sequence[Text]:
+def ignored_content_notes(preset: Preset) -> Sequence[Text]:
     """Return a note about each kind of unsupported feature in a preset."""
     notes: list[Text] = []
     if preset.has_macros and (unknown_macros := find_unknown_macros(_preset_texts(preset))):
@@ -239,7 +239,7 @@ def unsupported_feature_notes(preset: Preset) -> Sequence[Text]:
                 number=len(unused_entries),
             )
         )
-    return [*notes, *(book.problems[:_MAX_PROBLEMS] if book else ())]
+    return [*notes, *(book.problems[:_MAX_BOOK_PROBLEMS] if book else ())]
 
 
 def _preset_texts(preset: Preset) -> Iterator[str]:

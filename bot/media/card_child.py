@@ -46,7 +46,7 @@ def convert_card(data: bytes) -> dict[str, object]:
             text = marked("This is {kind}. Attach a character card: PNG, JSON or CHARX.")
             return _build_problem_result(translatable(text, kind=translatable(kind.value[0])))
         card = read_card(data, "card")
-        preset = preset_from_card(card, "card", provider=_PLACEHOLDER_PROVIDER, is_local=False)
+        preset = preset_from_card(card, "card", provider=_PLACEHOLDER_PROVIDER, local_model=False)
     except (PresetError, UserError) as error:
         return _build_problem_result(error_text(error))
     address = _find_picture_url(card)

@@ -39,19 +39,19 @@ class HistoryUnit:
     """Messages that are kept or dropped together: a question with its answers."""
 
     messages: tuple[Message, ...]
-    named_messages: tuple[tuple[Message, str], ...] = ()
+    lore_name_pairs: tuple[tuple[Message, str], ...] = ()
     """All messages, each with the name of its lore entry or ""; empty if nothing was inserted."""
 
     @property
-    def all_messages(self) -> Sequence[Message]:
-        return [message for message, _ in self.named_messages] or self.messages
+    def messages_with_lore(self) -> Sequence[Message]:
+        return [message for message, _ in self.lore_name_pairs] or self.messages
 
 
 @value_class
 class Draft:
     """A prompt's sections; stable sections come first, so that backends can cache the prefix."""
 
-    base_prompt: Prompt
+    empty_prompt: Prompt
     """The prompt without its messages."""
     system: tuple[PromptPart, ...]
     """Instructions, persona, and lore with a fixed position."""
@@ -75,7 +75,7 @@ class Draft:
 
     @property
     def prompt(self) -> Prompt:
-        return replace(self.base_prompt, messages=self.messages)
+        return replace(self.empty_prompt, messages=self.messages)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -83,7 +83,7 @@ class Draft:
         if self.summary:
             messages.append(Message("system", self.summary.text))
         for unit in self.history:
-            messages += unit.all_messages
+            messages += unit.messages_with_lore
         messages.append(_build_newest_message(self))
         return (*messages, *self.closing_messages)
 
@@ -110,7 +110,7 @@ class Draft:
             if count:
                 spans.append(PromptSpan(section, message_index, count))
                 message_index += count
-        for name, runs in groupby(self._find_history_runs(), key=itemgetter(0)):
+        for name, runs in groupby(self._find_named_run_lengths(), key=itemgetter(0)):
             count = sum(length for _, length in runs)
             spans.append(PromptSpan("lore" if name else "history", message_index, count, name=name))
             message_index += count
@@ -122,11 +122,11 @@ class Draft:
             spans.append(PromptSpan("post_history", message_index + 1, len(self.closing_messages)))
         return spans
 
-    def _find_history_runs(self) -> Iterator[tuple[str, int]]:
+    def _find_named_run_lengths(self) -> Iterator[tuple[str, int]]:
         """Yield (name, 1) per inserted entry, and ("", length) per run of other messages."""
         for unit in self.history:
-            if unit.named_messages:
-                yield from ((name, 1) for _, name in unit.named_messages)
+            if unit.lore_name_pairs:
+                yield from ((name, 1) for _, name in unit.lore_name_pairs)
             else:
                 yield "", len(unit.messages)
 
@@ -134,19 +134,19 @@ class Draft:
 def group_history(
     messages: Iterable[Message],
     *,
-    question_flags: Sequence[bool] = (),
+    are_questions: Sequence[bool] = (),
     cache: dict[Hashable, Any] | None = None,
     key: Hashable = None,
 ) -> tuple[HistoryUnit, ...]:
     """Group a history (oldest first) into units: a question with its answers.
 
-    `question_flags` marks the questions, because other characters' answers are user messages, too;
+    `are_questions` marks the questions, because other characters' answers are user messages, too;
     by default, all messages except the assistant's are questions. With the session's `cache`, units
     are reused from the last prompt of the character `key`.
     """
     history = tuple(messages)
-    question_flags = question_flags or [one.role != "assistant" for one in history]
-    unit_starts = [index for index, flag in enumerate(question_flags) if flag or index == 0]
+    are_questions = are_questions or [one.role != "assistant" for one in history]
+    unit_starts = [index for index, flag in enumerate(are_questions) if flag or index == 0]
     groups = [history[index:end] for index, end in pairwise([*unit_starts, len(history)])]
     cache = {} if cache is None else cache
     return map_new_items(cache, ("units", key), None, groups, HistoryUnit)

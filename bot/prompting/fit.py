@@ -227,9 +227,9 @@ def _split_by_tokens(
 
 def _estimate_unit_tokens(draft: Draft, estimate: TextTokenCounter) -> list[int]:
     def estimate_tokens(unit: HistoryUnit) -> int:
-        return sum(estimate_message_tokens(unit.all_messages, estimate))
+        return sum(estimate_message_tokens(unit.messages_with_lore, estimate))
 
-    key = "sizes", draft.base_prompt.character
+    key = "sizes", draft.empty_prompt.character
     unit_tokens = map_new_items(draft.cache, key, estimate, draft.history, estimate_tokens)
     return list(reversed(unit_tokens))
 

@@ -188,7 +188,7 @@ _MAX_NESTING = 24
 _MAX_DICE, _MAX_SIDES = 100, 1_000_000
 _MAX_REPEATS = 100  # n in {{newline::n}}
 _MAX_MACROS = 100_000  # expanding them takes seconds
-_SOURCE_CHARS_PER_MACRO = 20  # each level of nesting reads the arguments again
+_CHARS_COSTING_A_MACRO = 20  # each level of nesting reads the arguments again
 _MAX_INSERTED_CHARS = 4_000_000  # far more than any model can read
 _MAX_CACHED_CHARS = 20_000
 _DICE_ROLL = re.compile(r"(\d{0,4})d(\d{1,7})([+-]\d{1,7})?|(\d{1,7})", re.IGNORECASE)
@@ -200,14 +200,14 @@ _TIME_ZONE = re.compile(r"\s*(?:time_|time\s*:+\s*)utc([+-]\d{1,2})\s*", re.IGNO
 
 _MACRO_ALIASES: Mapping[str, str] = _MACRO_TABLES["aliases"]
 _FIXED_VALUES: Mapping[str, str] = _MACRO_TABLES["constants"]
-_TIME_FORMATS: Mapping[str, str] = _MACRO_TABLES["times"]
+_TIME_MACROS: Mapping[str, str] = _MACRO_TABLES["times"]
 _VARIABLE_MACROS = frozenset(
     f"{verb}{scope}var" for scope in ("", "global") for verb in ("set", "add", "inc", "dec", "get",
     "has", "delete", "flush")
 ) | {"varexists", "globalvarexists"}  # fmt: skip
 _KNOWN_MACROS = frozenset(
     {"char", "user", *_MACRO_TABLES["fields"], *_MACRO_TABLES["functions"]}
-).union(_FIXED_VALUES, _TIME_FORMATS, _VARIABLE_MACROS)
+).union(_FIXED_VALUES, _TIME_MACROS, _VARIABLE_MACROS)
 _BLOCK_MACROS = frozenset({"if", "trim", "//", "reverse"}) | {
     name for name in _VARIABLE_MACROS if name.startswith(("set", "add"))
 }
@@ -272,7 +272,7 @@ class Macros:
             closing_index = parsed_text.closing_indexes.get(index)
             value = None
             if depth < _MAX_NESTING and not self.budget.is_spent():
-                self.budget.macros_left -= 1 + (call.end - call.start) // _SOURCE_CHARS_PER_MACRO
+                self.budget.macros_left -= 1 + (call.end - call.start) // _CHARS_COSTING_A_MACRO
                 value = self._evaluate_call(parsed_text, index, closing_index, depth)
                 self.budget.chars_left -= len(value or "")
             if value is None:
@@ -302,7 +302,7 @@ class Macros:
             return None
         if time_zone_match := _TIME_ZONE.fullmatch(call.body):
             utc_offset = timedelta(hours=max(-14, min(14, int(time_zone_match[1]))))
-            return format_moment(self.now.astimezone(timezone(utc_offset)), _TIME_FORMATS["time"])
+            return format_moment(self.now.astimezone(timezone(utc_offset)), _TIME_MACROS["time"])
         if call.name == "if":
             return self._choose_branch(parsed_text, index, closing_index, depth)
         if expression := parse_expression(call.body):
@@ -344,8 +344,8 @@ class Macros:
                 return self._look_up_value(name, argument)
 
     def _look_up_value(self, name: str, argument: str) -> str:
-        if name in _TIME_FORMATS:
-            return format_moment(self.now, _TIME_FORMATS[name])
+        if name in _TIME_MACROS:
+            return format_moment(self.now, _TIME_MACROS[name])
         match name:
             case "char":
                 return self.char

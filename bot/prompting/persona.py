@@ -43,7 +43,7 @@ class Placeholder:
     max_stories: int = 1
     max_tokens: int = NO_LIMIT
     """The token limit for all its stories; if less than 1, the tokens left in the prompt."""
-    requires_story: bool = True
+    takes_oversized: bool = True
     """Whether to insert the first story even if it exceeds the limit."""
 
     def build_query(self, message: str) -> str:
@@ -177,7 +177,7 @@ def _parse_line(line: str, index: int) -> tuple[Placeholder | None, Text | None]
         return Placeholder(index, match[1]), problem
     if match := _SEVERAL_STORIES_PLACEHOLDER.search(line):
         limits, unknown_argument = _parse_limits(match[1], index)
-        placeholder = Placeholder(index, None, limits["n"], limits["token"], requires_story=False)
+        placeholder = Placeholder(index, None, limits["n"], limits["token"], takes_oversized=False)
         limit_problem = translatable("{argument} is not a valid limit", argument=unknown_argument)
         return placeholder, limit_problem if unknown_argument else problem
     return None, translatable(
@@ -223,7 +223,7 @@ def _choose_stories(
     chosen_count = used_tokens = 0
     for token_count in story_tokens:
         fits_budget = token_budget is None or used_tokens + token_count <= token_budget
-        if not fits_budget and not (placeholder.requires_story and not chosen_count):
+        if not fits_budget and not (placeholder.takes_oversized and not chosen_count):
             break
         chosen_count += 1
         used_tokens += token_count

@@ -41,13 +41,13 @@ class ModelConfig:
     tool_end_token: str = ""
 
 
-LEGACY_MARKERS = {
+EXAMPLE_MARKERS = {
     "sos": "<|start_system|>",
     "eos": "<|end_system|>",
     "soh": "<|Human|>:",
     "soa": "<|Assistant|>:",
 }
-"""The markers in LazyLLM's examples; pass them as `set_model_configs(**LEGACY_MARKERS)`."""
+"""The markers in LazyLLM's examples; pass them as `set_model_configs(**EXAMPLE_MARKERS)`."""
 
 
 def format_tools(tools: Tools) -> str:
@@ -95,7 +95,7 @@ def to_input_messages(value: Any) -> list[dict[str, Any]]:
             raise UserError(f"the input must be a string, a message, or messages, not {value!r}")
 
 
-def format_input(value: Any, config: ModelConfig) -> tuple[str, str, str]:
+def format_input_and_markers(value: Any, config: ModelConfig) -> tuple[str, str, str]:
     """Return the start marker, text, and end marker for the input, which may be a tool's result."""
     match value:
         case str() | int() | float():
@@ -265,7 +265,7 @@ class Prompter(ABC):
     @property
     def fields(self) -> tuple[str, ...]:
         names = find_field_names(self._system_part, self._user_part)
-        return tuple(name for name in names if name not in self._tool_tokens())
+        return tuple(name for name in names if name not in self._tool_token_values())
 
     def set_model_configs(self, **configs: object) -> None:
         """Set fields of `ModelConfig` by name; fields that are None stay unchanged."""
@@ -297,7 +297,7 @@ class Prompter(ABC):
         if self._tools and tools is not None:
             raise UserError("the constructor already got tools; do not pass tools to the call")
         values, newest_turn = assign_fields(self.fields, input)
-        values |= self._tool_tokens()
+        values |= self._tool_token_values()
         instruction = fill_fields(self._system_part, values)
         user = fill_fields(self._user_part, values)
         history, tools = history or (), self._tools or tools or ()
@@ -325,7 +325,7 @@ class Prompter(ABC):
         answer_marker = self.answer_marker or self._config.soa
         return output.rpartition(answer_marker)[2] if answer_marker else output
 
-    def _tool_tokens(self) -> dict[str, str]:
+    def _tool_token_values(self) -> dict[str, str]:
         values = {name: str(getattr(self._config, name)) for name in _TOOL_TOKENS}
         return {name: value for name, value in values.items() if value}
 
@@ -343,7 +343,7 @@ _ALPACA_PREAMBLE = (
 
 
 class AlpacaPrompter(Prompter):
-    """Builds prompts in Alpaca's format: one instruction with form fields, and no history."""
+    """Builds Alpaca's prompts: one instruction, no history. `extra_keys` names more form fields."""
 
     accepts_turns = False
     answer_marker = "### Response:"
@@ -386,7 +386,7 @@ class ChatPrompter(Prompter):
     @override
     def _to_text(self, system: str, user: str, value: Any, history: History, tools: Tools) -> str:
         config = self._config
-        soh, text, eoh = format_input(value, config)
+        soh, text, eoh = format_input_and_markers(value, config)
         turns = format_history(self._history, config) + format_history(history, config)
         return (
             f"{config.sos}{config.system}{system}{format_tools(tools)}{config.eos}\n\n"

@@ -38,7 +38,7 @@ _JOINER_SCRIPTS = {"ARABIC", "SYRIAC", "MONGOLIAN", "KHMER", "MYANMAR", "SINHALA
     "MALAYALAM",
 }
 _INNER_PUNCTUATION = "'’·・_"  # kept between letters: O'Brien, 爱丽丝·李, b_o_b
-_BOX_DRAWING = range(0x2500, 0x25A0)  # includes ▁, which tokenizers use for a space
+_NON_EMOJI_SYMBOLS = range(0x2500, 0x25A0)  # includes ▁, which tokenizers use for a space
 _SKIN_TONES = range(0x1F3FB, 0x1F400)
 _FLAG_LETTER_PREFIX = "regional indicator symbol letter "
 
@@ -96,7 +96,7 @@ def _should_keep_char(before: str, char: str, after: str) -> bool:
 def _is_emoji(char: str) -> bool:
     if ord(char) in _SKIN_TONES:
         return True
-    return unicodedata.category(char) == "So" and ord(char) not in _BOX_DRAWING
+    return unicodedata.category(char) == "So" and ord(char) not in _NON_EMOJI_SYMBOLS
 
 
 def _remove_stacked_marks(text: str) -> str:
@@ -203,7 +203,7 @@ class SpeakerLabels:
     """The label of each person, by person id."""
     characters: Mapping[str, str]
     """The label of each character, by preset name."""
-    reserved_skeletons: frozenset[str]
+    label_skeletons: frozenset[str]
     """The skeletons (UTS #39) of texts that look like a speaker's name, except role names."""
 
     @property
@@ -225,7 +225,7 @@ class SpeakerLabels:
         that is quoted by mistake still reads well, as a quotation.
         """
         first_line, *other_lines = text.splitlines(keepends=True) or [""]
-        skeletons = self.reserved_skeletons
+        skeletons = self.label_skeletons
         escaped_lines = [
             f"> {line}" if _looks_like_a_tag(line, skeletons) else line for line in other_lines
         ]
@@ -293,14 +293,14 @@ def should_tag_turns(tag_mode: TagMode, turns: Sequence[Turn], preset: str) -> b
     return tag_mode == "add"
 
 
-def _looks_like_a_tag(line: str, reserved_skeletons: frozenset[str]) -> bool:
+def _looks_like_a_tag(line: str, label_skeletons: frozenset[str]) -> bool:
     plain_line = spell_enclosed_letters(line)
-    if plain_line != line and _looks_like_a_tag(plain_line, reserved_skeletons):
+    if plain_line != line and _looks_like_a_tag(plain_line, label_skeletons):
         return True
     if any(map(is_role_heading, _find_possible_tags(line))):
         return True
     skeletons = set(map(confusable_skeleton, find_candidate_names(line)))
-    return not (skeletons.isdisjoint(reserved_skeletons) and skeletons.isdisjoint(ROLE_SKELETONS))
+    return not (skeletons.isdisjoint(label_skeletons) and skeletons.isdisjoint(ROLE_SKELETONS))
 
 
 def _label_characters(characters: Mapping[str, str]) -> dict[str, str]:
@@ -337,7 +337,7 @@ def sanitize_persona(text: str) -> str:
     return line if len(line) <= MAX_PERSONA_CHARS else line[: MAX_PERSONA_CHARS - 1] + "…"
 
 
-def describe_speakers(
+def format_personas(
     speaker_ids: Iterable[str], labels: Mapping[str, str], personas: Mapping[str, str]
 ) -> str:
     """List how speakers (person ids, latest first) describe themselves, one speaker per line."""

@@ -10,7 +10,7 @@ import structlog
 from bot.chat.session import PresetVersion
 from bot.errors import SettingsError, StoreError
 from bot.importers.character_files import read_character_folder
-from bot.prompting.presets.files import PresetsInFolder, export_preset, parse_preset, preset_version
+from bot.prompting.presets.files import PresetsInFolder, export_preset, parse_preset, to_version
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import read_file_stamps
 from bot.runtime.shipped_files import presets_folder
@@ -138,7 +138,7 @@ class PublishedPresets:
         self._report_problems(problems)
         version_numbers = await self._container.preset_versions.save(
             [
-                *(preset_version(files.presets[name]) for name in changed_names),
+                *(to_version(files.presets[name]) for name in changed_names),
                 *(PresetVersion(name, "", 1) for name in deleted_names),
             ]
         )

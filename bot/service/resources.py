@@ -19,7 +19,7 @@ from bot.platforms.spec import PlatformSpec
 from bot.ports import Backend, ChatSettings, Embedder, RateLimits, Signals, Stories, ToolServer
 from bot.prompting.compose.instructions import find_story_queries
 from bot.prompting.presets.fields import preset_id
-from bot.prompting.presets.files import PresetsInFolder, find_preset, preset_version
+from bot.prompting.presets.files import PresetsInFolder, find_preset, to_version
 from bot.prompting.presets.preset import Preset
 from bot.prompting.text.preset_folder import FileStamps, read_file_stamps
 from bot.routing.presets import PresetResolver
@@ -174,7 +174,7 @@ async def open_resources(
         has_redis = settings.redis_url is not None
         chat_settings = make_chat_settings(database, signals, has_remote_signals=has_redis)
         versions = await PresetVersions(database, SystemClock()).save(
-            [preset_version(preset) for preset in folder_presets.presets.values()]
+            [to_version(preset) for preset in folder_presets.presets.values()]
         )
         default_name = settings.default_preset
         if options.preset is not None:

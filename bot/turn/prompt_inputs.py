@@ -39,7 +39,7 @@ from bot.ports import Backend, Clock, ToolServer
 from bot.prompting.compose.compose import (
     choose_template,
     compose,
-    find_prompt_limit_if_needed,
+    find_limit_for_lore_and_memory,
     fit_for_backend,
 )
 from bot.prompting.draft import Draft, PromptPart
@@ -303,11 +303,11 @@ class PromptSources:
     ) -> FittedPrompt:
         """Compose a prompt that fits the token limit; raises `UserError` or `BackendError`."""
         backend = self.backends[preset.provider]
-        max_prompt_tokens = await find_prompt_limit_if_needed(preset, backend)
+        max_prompt_tokens = await find_limit_for_lore_and_memory(preset, backend)
         draft = await self.compose_draft(preset, context, max_prompt_tokens)
         if not tools:
             return await fit_for_backend(preset, draft, backend)
-        draft = replace(draft, base_prompt=replace(draft.base_prompt, tools=tuple(tools)))
+        draft = replace(draft, empty_prompt=replace(draft.empty_prompt, tools=tuple(tools)))
         fitted_prompt = await fit_for_backend(preset, draft, backend)
         return replace(fitted_prompt, prompt=replace(fitted_prompt.prompt, tools=()))
 
@@ -337,7 +337,7 @@ class PromptSources:
             summary=summary,
             memories=memories,
             max_prompt_tokens=max_prompt_tokens,
-            needs_new_answer=context.replaces_answers,
+            is_retry=context.replaces_answers,
             files=files,
         )
         lorebook = preset.parsed_lorebook

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from bot.cli.app import app
 from bot.errors import PresetError, UserError
-from bot.prompting.presets.files import load_presets, preset_version
+from bot.prompting.presets.files import load_presets, to_version
 from bot.runtime.clock import SystemClock
 from bot.storage.database import open_database
 from bot.storage.presets import PresetVersions
@@ -242,7 +242,7 @@ async def start_with(folder: Path, name: str) -> None:
     (folder / "data").mkdir(exist_ok=True)
     preset = load_presets(folder / "presets")[name]
     async with open_database(f"sqlite:///{folder / 'data' / 'troupe.db'}") as database:
-        await PresetVersions(database, SystemClock()).save([preset_version(preset)])
+        await PresetVersions(database, SystemClock()).save([to_version(preset)])
 
 
 def test_list_prints_one_line_per_preset(folder: Path) -> None:

@@ -26,7 +26,7 @@ from bot.storage.usage import Budgets, UsageTotals
 from tests.samples import format_receipt, make_incoming, mask_secret
 
 DRAFT = Draft(
-    base_prompt=Prompt((), "default", "telegram:5"),
+    empty_prompt=Prompt((), "default", "telegram:5"),
     system=(
         PromptPart("system", "You are Nora. " * 10, is_required=True),
         PromptPart("lore", "It rains.", "Rain"),

@@ -132,7 +132,7 @@ def test_messages_that_no_participant_wrote_are_dropped() -> None:
     ]
     chat = read_chat("\n".join(map(json.dumps, rows)).encode())
     assert chat_lines(chat) == ["Mira: Hello."]
-    assert chat.omitted_message_count == 4
+    assert chat.unusable_message_count == 4
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: (

@@ -97,7 +97,7 @@ def test_memories_survive_a_round_trip_through_each_kind_of_file(kept: Sequence[
     for content in (encode_memories(kept, ALICE.id), encode_world_info(kept, ALICE.id)):
         found = read_memory_file(content.encode(), OWNER)
         assert list(found.memories) == kept
-        assert (found.other_people, found.skipped_entry_count, found.chat, found.card) == (
+        assert (found.other_people, found.skipped_entry_count, found.chat, found.cleaned_card) == (
             (),
             0,
             None,
@@ -117,7 +117,7 @@ def test_exported_character_is_imported_with_its_lore_but_without_memories() -> 
     assert [one.content for one in book.entries] == ["It is old.", "Off.", bees.text]
     assert book.entries[:2] == read_lorebook(WORLD, "world").entries
     assert book.entries[2].keys == ("Alice", "Bees", "Rome")
-    alone = read_memory_file(written.encode(), OWNER).card
+    alone = read_memory_file(written.encode(), OWNER).cleaned_card
     assert alone is not None
     preset = preset_from_card(read_card(alone, "card"), "card")
     assert (preset.role_name, preset.persona, preset.greeting) == (

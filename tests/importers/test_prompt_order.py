@@ -11,7 +11,7 @@ import pytest
 from bot.importers.card import read_card
 from bot.importers.card_to_preset import card_notes, preset_from_card
 from bot.importers.preset_files import ImportedPreset, preset_from_text
-from bot.importers.sillytavern_settings import unsupported_feature_notes
+from bot.importers.sillytavern_settings import ignored_content_notes
 from bot.prompting.macros import Macros
 from bot.prompting.presets.files import export_preset, parse_preset
 from bot.prompting.presets.preset import Preset
@@ -88,14 +88,14 @@ def test_macros_without_a_value_are_reported_once() -> None:
         "unsupported macros stay unchanged: {{lumiaDef}}, {{sim}}"
     ]
     bad = {"entries": [{"keys": ["/(/"], "content": "{{lumia::x}}"}, None]}
-    assert len(unsupported_feature_notes(card(character_book=bad, first_mes="{{Lumia}}"))) == 3
+    assert len(ignored_content_notes(card(character_book=bad, first_mes="{{Lumia}}"))) == 3
 
 
 def test_lore_found_only_by_similarity_is_reported() -> None:
     entry = {"keys": [], "content": "LORE", "extensions": {"vectorized": True}}
     book = {"entries": [entry, {**entry, "keys": ["fox"]}, {**entry, "constant": True}]}
 
-    [note] = unsupported_feature_notes(card(character_book=book))
+    [note] = ignored_content_notes(card(character_book=book))
     assert note.startswith("1 lorebook entries without keys are never used")
 
 

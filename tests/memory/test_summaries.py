@@ -17,7 +17,7 @@ from bot.chat.session import Claim, HistoryChange, InboxMessage, StoredTurn, Tur
 from bot.errors import BackendUnavailable, BudgetUsedUp
 from bot.memory.summaries import Summarizer, SummaryRequest, to_transcript
 from bot.ports import ConversationMemory
-from bot.prompting.presets.preset import Preset, SummaryChoice
+from bot.prompting.presets.preset import Preset, SummaryModelChoice
 from bot.runtime.clock import SystemClock
 from bot.storage.conversations import Conversations
 from bot.storage.database import Database
@@ -266,7 +266,7 @@ async def test_summary_is_charged_as_its_provider_reports(database: Database) ->
     spending = FixedSpending()
     setup = Setup(database, ["They met.", finish], spending=spending)
     await setup.say(*LINES)
-    cheap = NORA.model_copy(update={"summary": SummaryChoice(provider="cheap", model="small")})
+    cheap = NORA.model_copy(update={"summary": SummaryModelChoice(provider="cheap", model="small")})
     await setup.summarizer.summarize(cheap, CHAT, kept_turn_count=0, message=SAID)
     [(preset, request)] = spending.paid_for
     assert (preset.name, preset.provider, preset.model) == ("nora", "cheap", "small")

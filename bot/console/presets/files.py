@@ -79,7 +79,7 @@ class PresetImports:
                 name=name or None,
                 provider=default.provider,
                 model=default.model,
-                is_local=self.is_local(default),
+                local_model=self.is_local(default),
             )
             return preset, card_notes(card, preset)
         if kind is FileKind.HARUHI:

@@ -62,7 +62,7 @@ from bot.prompting.presets.files import (
     export_preset,
     find_preset_file,
     load_preset_lorebook,
-    preset_version,
+    to_version,
     write_file_atomically,
     write_preset,
 )
@@ -352,7 +352,7 @@ class PresetPages(RouteGroup):
         preset = await self._require_valid_preset(name, draft.content)
         editor.check_name_is_free(name, editor.resolver.presets.keys() - {name})
         live_preset = await asyncio.to_thread(self._write_files, preset, draft)
-        number = (await editor.versions.save([preset_version(live_preset)]))[name]
+        number = (await editor.versions.save([to_version(live_preset)]))[name]
         editor.resolver.publish(editor.prepare_preset(live_preset), number)
         await editor.announce_presets([name])
         await editor.drafts.delete(name)

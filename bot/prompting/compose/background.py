@@ -55,13 +55,13 @@ def build_background(
 
 
 def split_observed_turns(
-    turns: Sequence[Turn], new_turn_count: int = 0
+    turns: Sequence[Turn], count_from_new_message: int = 0
 ) -> tuple[list[Turn], list[Turn]]:
     """Split turns into history and the lines observed since the last answer (oldest first).
 
-    The last `new_turn_count` turns are the new message and other characters' answers to it.
+    The last `count_from_new_message` turns are the new message and other characters' answers to it.
     """
-    new_turns_start = last_answer_end = len(turns) - new_turn_count
+    new_turns_start = last_answer_end = len(turns) - count_from_new_message
     while last_answer_end and turns[last_answer_end - 1].role == "user":
         last_answer_end -= 1
     turns_since_answer = turns[last_answer_end:new_turns_start]

@@ -19,10 +19,10 @@ from itertools import takewhile
 from bot.chat.prompt import Message
 from bot.prompting.compose.card_macros import (
     DEFAULT_INSTRUCTIONS,
-    DEPTH_NOTE_NAME,
+    DEPTH_NOTE_ENTRY,
     CardMacros,
     build_card_macros,
-    get_card_instructions,
+    get_custom_instructions,
 )
 from bot.prompting.compose.inputs import PromptInputs
 from bot.prompting.compose.instructions import PERSONA_FIELDS, find_persona_prefix
@@ -40,7 +40,7 @@ from bot.prompting.draft import Draft, PromptPart
 from bot.prompting.lorebook.entries import EntryPosition, LoreResult
 from bot.prompting.macros import Macros, convert_story_string
 from bot.prompting.presets.preset import OrderedPrompt, Preset
-from bot.prompting.speakers import describe_speakers, sanitize_persona
+from bot.prompting.speakers import format_personas, sanitize_persona
 from bot.value_class import value_class
 
 _EMPTY_LORE = LoreResult((), (), {}, 0, {})
@@ -49,7 +49,7 @@ _EMPTY_LORE = LoreResult((), (), {}, 0, {})
 def apply_card(draft: Draft, inputs: PromptInputs) -> Draft:
     preset = inputs.preset
     speaker_ids = (turn.speaker.id for turn in reversed(inputs.turns) if turn.speaker)
-    speaker_descriptions = describe_speakers(speaker_ids, inputs.speakers.people, inputs.personas)
+    speaker_descriptions = format_personas(speaker_ids, inputs.speakers.people, inputs.personas)
     instructions_or_story_string = preset.post_history_instructions or preset.story_string
     if preset.has_macros or preset.parsed_lorebook or instructions_or_story_string:
         draft = _apply_macros_and_lore(draft, inputs, speaker_descriptions)
@@ -76,11 +76,11 @@ def _apply_macros_and_lore(draft: Draft, inputs: PromptInputs, speaker_descripti
         draft = _expand_macros(draft, macros.stable)
     if preset.has_prompt_order:
         return _apply_prompt_order(draft, inputs, macros, lore, speaker_descriptions)
-    examples = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
+    examples = _join_to_message(build_lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
     draft = replace(draft, pinned_messages=(*draft.pinned_messages, *examples))
     return replace(
         _insert_deep_lore(draft, lore),
-        system=_build_system_parts(draft.system, lore, preset, macros),
+        system=_arrange_system_parts(draft.system, lore, preset, macros),
         closing_messages=_build_closing_messages(preset, macros),
     )
 
@@ -106,9 +106,9 @@ def _apply_prompt_order(
 def _expand_persona(draft: Draft, macros: Macros) -> Draft:
     """Expand the macros in the persona and stories, before other macros insert those texts."""
 
-    def expand_parts(parts: Sequence[PromptPart], section: str) -> tuple[PromptPart, ...]:
+    def expand_parts(parts: Sequence[PromptPart], only_in: str) -> tuple[PromptPart, ...]:
         return tuple(
-            replace(part, text=macros.expand(part.text)) if part.section == section else part
+            replace(part, text=macros.expand(part.text)) if part.section == only_in else part
             for part in parts
         )
 
@@ -130,11 +130,11 @@ def _add_card_fields(macros: CardMacros, draft: Draft, inputs: PromptInputs) -> 
     messages = draft.pinned_messages
     examples = [f"{role_names.get(one.role, 'System')}: {expand(one.content)}" for one in messages]
     book = preset.parsed_lorebook
-    notes = [one.content for one in book.entries if one.name == DEPTH_NOTE_NAME] if book else []
+    notes = [one.content for one in book.entries if one.name == DEPTH_NOTE_ENTRY] if book else []
     return macros.with_values(
         {},
         **texts_by_macro,
-        charprompt=get_card_instructions(preset),
+        charprompt=get_custom_instructions(preset),
         mesexamples="\n".join(examples),
         chardepthprompt=notes[0] if notes else "",
     )
@@ -169,7 +169,7 @@ def _insert_deep_lore(draft: Draft, lore: LoreResult) -> Draft:
     )
 
 
-def _build_system_parts(
+def _arrange_system_parts(
     parts: Sequence[PromptPart], lore: LoreResult, preset: Preset, macros: CardMacros
 ) -> tuple[PromptPart, ...]:
     lore_before = build_lore_parts_at(lore, EntryPosition.BEFORE_CHAR)
@@ -325,8 +325,8 @@ def _build_messages_before_history(
     for prompt in prompts:
         messages = [prompt.message] if prompt.text.strip() else []
         if prompt.definition.marker == "dialogueExamples":
-            lore_before = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_TOP))
-            lore_after = _to_lore_messages(build_lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
+            lore_before = _join_to_message(build_lore_parts_at(lore, EntryPosition.EXAMPLES_TOP))
+            lore_after = _join_to_message(build_lore_parts_at(lore, EntryPosition.EXAMPLES_BOTTOM))
             messages = [*lore_before, *examples, *lore_after]
         for message in messages:
             if joined_messages and joined_messages[-1].role == message.role == "system":
@@ -337,7 +337,7 @@ def _build_messages_before_history(
     return joined_messages
 
 
-def _to_lore_messages(parts: Sequence[PromptPart]) -> list[Message]:
+def _join_to_message(parts: Sequence[PromptPart]) -> list[Message]:
     text = _join_parts(parts)
     return [Message("system", text)] if text else []
 

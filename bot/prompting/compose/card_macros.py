@@ -24,7 +24,7 @@ DEFAULT_INSTRUCTIONS = (
 )
 """A card's default instructions, which are also the value of `{{original}}`."""
 
-DEPTH_NOTE_NAME = "note at depth"
+DEPTH_NOTE_ENTRY = "note at depth"
 """The name of the lorebook entry that stores the depth prompt of an imported card."""
 
 _MAX_NAMES = 5
@@ -95,7 +95,7 @@ def build_card_macros(inputs: PromptInputs) -> CardMacros:
     return CardMacros(stable_macros, current_macros)
 
 
-def get_card_instructions(preset: Preset) -> str:
+def get_custom_instructions(preset: Preset) -> str:
     """Return a card's own instructions, or "" if it uses the default instructions."""
     return "" if preset.system == DEFAULT_INSTRUCTIONS else preset.system or ""
 

@@ -14,15 +14,15 @@ from bot.errors import UserError
 from bot.ports import Backend
 from bot.prompting.compose.background import build_background, split_observed_turns
 from bot.prompting.compose.card import apply_card
-from bot.prompting.compose.card_macros import DEFAULT_INSTRUCTIONS, get_card_instructions
+from bot.prompting.compose.card_macros import DEFAULT_INSTRUCTIONS, get_custom_instructions
 from bot.prompting.compose.inputs import PromptInputs, find_lowest_limit, gather_inputs
 from bot.prompting.compose.instructions import (
     build_instructions,
     build_prompter,
-    build_story_parts,
+    build_recent_story_parts,
     fill_persona,
     find_story_queries,
-    list_additional_persona_texts,
+    list_personality_and_scenario,
 )
 from bot.prompting.compose.memories import build_memories
 from bot.prompting.draft import Draft, HistoryUnit, PromptPart, group_history
@@ -60,16 +60,17 @@ def compose(
     personas: Mapping[str, str] | None = None,
     stories: Mapping[str, Sequence[Story]] | None = None,
     max_prompt_tokens: int | None = None,
-    needs_new_answer: bool = False,
+    is_retry: bool = False,
     files: AttachedFiles = NO_FILES,
     memories: RankedMemories | None = None,
 ) -> Draft:
     """Compose the draft of a prompt that answers `incoming`.
 
     `characters` maps the channel's presets to their characters' names. `answers` are their answers
-    to the same message, which this character reads as user messages. `stories` maps queries to
-    stories, and is None if the preset has no stories. `needs_new_answer` asks for another answer
-    even at temperature 0. Raises `UserError` if a form field of the preset's prompter has no value.
+    to the same message, which this character reads as user messages. `personas` maps person ids to
+    people's descriptions of themselves. `stories` maps queries to stories, and is None if the
+    preset has no stories. `is_retry` asks for another answer even at temperature 0. Raises
+    `UserError` if a form field of the preset's prompter has no value.
     """
     answers = () if preset.prompter else answers  # one person fills in a form
     inputs = gather_inputs(
@@ -94,14 +95,12 @@ def compose(
         omitted_items = [*omitted_memories, *omitted_items]
     unsent_turn_count = len(turns) - len(sent_turns)
     draft = Draft(
-        base_prompt=_build_base_prompt(
-            inputs, uses_tags=uses_tags, needs_new_answer=needs_new_answer
-        ),
+        empty_prompt=_build_empty_prompt(inputs, uses_tags=uses_tags, is_retry=is_retry),
         system=tuple(system_parts),
         pinned_messages=tuple(pinned_messages),
         summary=summary,
         history=history,
-        context=(*build_story_parts(inputs, stories), *background),
+        context=(*build_recent_story_parts(inputs, stories), *background),
         newest_message=newest_message,
         images=files.images,
         stories=filled_persona.stories,
@@ -141,17 +140,17 @@ def select_last_rounds(messages: Sequence[Item], max_rounds: int) -> Sequence[It
     return messages[-(2 * max_rounds - 1) :] if max_rounds > 0 else messages
 
 
-def _select_last_turns(turns: Sequence[Turn], max_rounds: int, answer_count: int) -> Sequence[Turn]:
+def _select_last_turns(turns: Sequence[Turn], max_rounds: int, peer_answers: int) -> Sequence[Turn]:
     """Return the last rounds' turns; observed lines and the newest answers do not count."""
     if max_rounds <= 0:
         return turns
-    end = len(turns) - answer_count
+    end = len(turns) - peer_answers
     unobserved_indexes = [index for index, turn in enumerate(turns[:end]) if not turn.is_observed]
     sent_indexes = select_last_rounds(unobserved_indexes, max_rounds)
     return turns[sent_indexes[0] :] if len(sent_indexes) < len(unobserved_indexes) else turns
 
 
-def build_bare_prompt(preset: Preset) -> Prompt:
+def build_empty_prompt(preset: Preset) -> Prompt:
     """Return a prompt without messages, only with model, parameters, and output limit."""
     return Prompt(
         messages=(),
@@ -162,10 +161,10 @@ def build_bare_prompt(preset: Preset) -> Prompt:
     )
 
 
-def _build_base_prompt(inputs: PromptInputs, *, uses_tags: bool, needs_new_answer: bool) -> Prompt:
+def _build_empty_prompt(inputs: PromptInputs, *, uses_tags: bool, is_retry: bool) -> Prompt:
     preset, labels = inputs.preset, inputs.speakers
     parameters = _select_sampling_parameters(preset)
-    if needs_new_answer and parameters.get("temperature") == 0:
+    if is_retry and parameters.get("temperature") == 0:
         parameters["temperature"] = _RETRY_TEMPERATURE
     return Prompt(
         messages=(),
@@ -203,9 +202,9 @@ def _build_system_parts(
     if preset.has_macros and not preset.prompter:
         # A card has its own roleplay instructions; its macros are expanded later (card.py).
         filled_text = fill_persona(preset, stories, message=question)
-        instructions = get_card_instructions(preset) or (preset.system and DEFAULT_INSTRUCTIONS)
+        instructions = get_custom_instructions(preset) or (preset.system and DEFAULT_INSTRUCTIONS)
         instruction_parts = _to_required_parts("system", instructions)
-        persona_texts = [filled_text.text, *list_additional_persona_texts(preset)]
+        persona_texts = [filled_text.text, *list_personality_and_scenario(preset)]
         persona = [part for text in persona_texts for part in _to_required_parts("persona", text)]
         return [*instruction_parts, *persona], filled_text
     filled_text = build_instructions(
@@ -215,7 +214,7 @@ def _build_system_parts(
         message=question,
         max_input_tokens=inputs.max_input_tokens,
     )
-    text = "\n\n".join(filter(None, [filled_text.text, *list_additional_persona_texts(preset)]))
+    text = "\n\n".join(filter(None, [filled_text.text, *list_personality_and_scenario(preset)]))
     return _to_required_parts("system", text), filled_text
 
 
@@ -267,9 +266,9 @@ def _build_history_and_newest(
     turns: Sequence[Turn], inputs: PromptInputs, *, uses_tags: bool
 ) -> tuple[tuple[HistoryUnit, ...], Message]:
     messages = _to_messages(turns, inputs, uses_tags=uses_tags)
-    question_flags = [turn.speaker is not None for turn in turns[:-1]]
+    are_questions = [turn.speaker is not None for turn in turns[:-1]]
     cache, key = inputs.session.cache, inputs.preset.name
-    history = group_history(messages[:-1], question_flags=question_flags, cache=cache, key=key)
+    history = group_history(messages[:-1], are_questions=are_questions, cache=cache, key=key)
     return history, messages[-1]
 
 
@@ -320,9 +319,9 @@ def _select_sampling_parameters(preset: Preset) -> dict[str, object]:
 async def fit_for_backend(preset: Preset, draft: Draft, backend: Backend) -> FittedPrompt:
     """Fit a draft to the limits of preset and backend; raise `UserError` or `BackendError`."""
     preset_limit, encoding = preset.max_input_tokens, preset.token_counter
-    max_prompt_tokens = await backend.max_prompt_tokens(draft.base_prompt)
+    max_prompt_tokens = await backend.max_prompt_tokens(draft.empty_prompt)
     if encoding is None:
-        estimate = await backend.text_counter(draft.base_prompt)
+        estimate = await backend.text_counter(draft.empty_prompt)
         max_tokens = find_lowest_limit(preset_limit, max_prompt_tokens)
         return await fit_draft(draft, max_tokens, backend.count_tokens, estimate)
     fitted_prompt, count_tokens = await fit_for_preset(preset, draft), backend.count_tokens
@@ -349,11 +348,11 @@ async def fit_for_preset(preset: Preset, draft: Draft) -> FittedPrompt:
     return await fit_draft(draft, limit, estimate_prompt, token_counter)
 
 
-async def find_prompt_limit_if_needed(preset: Preset, backend: Backend) -> int | None:
+async def find_limit_for_lore_and_memory(preset: Preset, backend: Backend) -> int | None:
     """Return the model's context size, or None if the preset has no lore, persona, or memory.
 
     Raises `BackendError`.
     """
     if preset.lorebook is None and preset.persona is None and not preset.memory:
         return None
-    return await backend.max_prompt_tokens(build_bare_prompt(preset))
+    return await backend.max_prompt_tokens(build_empty_prompt(preset))

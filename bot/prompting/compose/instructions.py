@@ -25,13 +25,13 @@ PERSONA_FIELDS = {"persona": "description", "personality": "personality", "scena
 """Maps the preset keys that describe a character to the macros that insert their texts."""
 
 
-def find_persona_prefix(field_name: str, preset: Preset) -> str:
+def find_persona_prefix(persona_field: str, preset: Preset) -> str:
     """Return the text before a preset's personality or scenario, or "" for other keys."""
     prefixes = {"personality": f"{preset.character_name}'s personality: ", "scenario": "Scenario: "}
-    return prefixes.get(field_name, "")
+    return prefixes.get(persona_field, "")
 
 
-def list_additional_persona_texts(preset: Preset) -> Sequence[str]:
+def list_personality_and_scenario(preset: Preset) -> Sequence[str]:
     return [
         find_persona_prefix(key, preset) + text
         for key, text in (("personality", preset.personality), ("scenario", preset.scenario))
@@ -41,10 +41,10 @@ def list_additional_persona_texts(preset: Preset) -> Sequence[str]:
 
 def find_story_queries(preset: Preset, message: str) -> Mapping[str, int]:
     """Return the persona's story queries, each with its number of stories."""
-    return _parse_persona_with_queries(preset).list_story_queries(message)
+    return _parse_persona_or_default(preset).list_story_queries(message)
 
 
-def build_story_parts(
+def build_recent_story_parts(
     inputs: PromptInputs, stories: Mapping[str, Sequence[Story]] | None
 ) -> Sequence[PromptPart]:
     """Return the stories to place before the newest message, best first."""
@@ -53,7 +53,7 @@ def build_story_parts(
         return ()
     user_name = inputs.speakers.people[inputs.incoming.author.id]
     filled_text = fill_placeholders(
-        _parse_persona_with_queries(preset),
+        _parse_persona_or_default(preset),
         _strip_story_brackets(stories),
         message=inputs.incoming.text,
         tokens=max_tokens and max_tokens // _PROMPT_TO_STORIES_RATIO,
@@ -86,7 +86,7 @@ def build_instructions(
     if preset.role_name:
         filled_text = build_roleplay_prompt(
             parse_persona(preset.persona),
-            _select_persona_stories(preset, stories),
+            _stories_unless_recent(preset, stories),
             role_name=preset.role_name,
             user_name=user_name,
             message=message,
@@ -110,14 +110,14 @@ def fill_persona(
 ) -> FilledText:
     """Return the persona with its stories; placeholders and macros for names are kept."""
     persona = parse_persona(preset.persona or "")
-    persona_stories = _select_persona_stories(preset, stories)
+    persona_stories = _stories_unless_recent(preset, stories)
     counter = get_counter_for_model(preset.model)
     return fill_placeholders(
         persona, persona_stories, message=message, tokens=None, counter=counter
     )
 
 
-def _select_persona_stories(
+def _stories_unless_recent(
     preset: Preset, stories: Mapping[str, Sequence[Story]] | None
 ) -> dict[str, list[Story]] | None:
     return None if preset.stories == "recent" else _strip_story_brackets(stories)
@@ -137,7 +137,7 @@ def build_prompter(preset: Preset, system: str = "") -> AlpacaPrompter | ChatPro
     return prompter
 
 
-def _parse_persona_with_queries(preset: Preset) -> Persona:
+def _parse_persona_or_default(preset: Preset) -> Persona:
     """Parse the persona; if it has no placeholder, "recent" stories use the default one."""
     persona = parse_persona(preset.persona or "")
     if preset.stories == "recent" and not persona.placeholders:

@@ -122,16 +122,16 @@ def insert_messages(
     new_units, position = [], 0
     for unit in history:
         end = position + len(unit.messages)
-        named_messages = [*messages_by_position.pop(position, ())]
+        pairs = [*messages_by_position.pop(position, ())]
         # Messages inserted earlier at the same place come after these.
-        for message, name in unit.named_messages or [(message, "") for message in unit.messages]:
-            named_messages.append((message, name))
+        for message, name in unit.lore_name_pairs or [(message, "") for message in unit.messages]:
+            pairs.append((message, name))
             position += not name
             # The last unit also contains what comes right before the newest message.
             if not name and (position < end or unit is history[-1]):
-                named_messages += messages_by_position.pop(position, ())
-        is_longer = len(named_messages) > len(unit.all_messages)
-        new_units.append(replace(unit, named_messages=tuple(named_messages)) if is_longer else unit)
+                pairs += messages_by_position.pop(position, ())
+        is_longer = len(pairs) > len(unit.messages_with_lore)
+        new_units.append(replace(unit, lore_name_pairs=tuple(pairs)) if is_longer else unit)
     return tuple(new_units)
 
 

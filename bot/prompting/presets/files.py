@@ -20,7 +20,7 @@ from bot.prompting.text.jsonc import JsonDocument, JsonSyntaxError, read_json
 from bot.prompting.text.preset_folder import (
     is_lorebook,
     list_json_files,
-    read_preset_text,
+    read_text_file,
     resolve_path_inside,
 )
 from bot.runtime.shipped_files import prepare_presets_folder
@@ -72,7 +72,7 @@ def read_presets(
     for file in list_json_files(directory):
         text = ""
         try:
-            text = read_preset_text(file)
+            text = read_text_file(file)
             if is_lorebook(text):  # belongs to a preset in the same folder
                 continue
             preset = load_preset_lorebook(parse_preset(text, str(file)), file)
@@ -139,7 +139,7 @@ def read_lorebook_file(name: str, file: Path) -> object:
             folder=folder,
         )
     try:
-        value = read_json(read_preset_text(book_file)).value
+        value = read_json(read_text_file(book_file)).value
     except JsonSyntaxError as error:
         problem = PresetProblem(error.line_number, error.problem)
         raise PresetError(_describe_problem(problem, str(book_file))) from error
@@ -168,7 +168,7 @@ def export_preset(preset: Preset) -> str:
     return json.dumps(data, ensure_ascii=False, indent=2, allow_nan=False) + "\n"
 
 
-def preset_version(preset: Preset) -> PresetVersion:
+def to_version(preset: Preset) -> PresetVersion:
     """Return a version of a preset to store; its number is at least the preset's `version`."""
     return PresetVersion(preset.name, export_preset(preset), preset.version)
 
@@ -245,7 +245,7 @@ def write_file_atomically(file: Path, content: bytes) -> None:
 
 
 def _has_preset(file: Path, sought_preset: Preset) -> bool:
-    text = read_preset_text(file)
+    text = read_text_file(file)
     if is_lorebook(text):
         return False
     try:

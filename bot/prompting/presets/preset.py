@@ -56,7 +56,7 @@ _MAX_INPUT_TOKENS = 10**9
 _MAX_MESSAGES = 10_000
 _MAX_STORY_STRING_CHARS = 50_000
 _MAX_FALLBACKS = 8  # all may be tried for one message
-_MAX_VALUE_CHARS = 256 * 1024  # as JSON, which is sent with every request
+_MAX_PARAMETERS_CHARS = 256 * 1024  # as JSON, which is sent with every request
 
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
@@ -162,7 +162,7 @@ class Fallback(StrictModel):
     model: NonEmptyText = DEFAULT_MODEL
 
 
-class SummaryChoice(StrictModel):
+class SummaryModelChoice(StrictModel):
     """The model that summarizes older turns; {} means the preset's own model."""
 
     provider: NonEmptyText | None = None
@@ -249,6 +249,7 @@ class Preset(StrictModel):
     parameters: Parameters = Field(default_factory=Parameters)
     stop_sequences: NonEmptyTexts = ()
     filter_chars: NonEmptyTexts = ()
+    """Texts to remove from answers."""
 
     version: StrictInt = Field(1, ge=1, le=_MAX_FIRST_VERSION)
     description: str = ""
@@ -320,7 +321,7 @@ class Preset(StrictModel):
     mcp_servers: Annotated[tuple[NonEmptyText, ...], Field(max_length=MAX_LIST_ITEMS)] = ()
     """The names (as in the settings) of MCP servers that provide more tools."""
     budget: PresetBudget | None = None
-    summary: SummaryChoice | None = None
+    summary: SummaryModelChoice | None = None
     memory: StrictBool = False
     """Whether to remember what people say, as extracted by the `summary` or the preset's model."""
     adults_only: StrictBool = False
@@ -370,9 +371,9 @@ class Preset(StrictModel):
         """All greetings, in the order of their numbers for `/new`."""
         return tuple(text for text in (self.greeting, *self.alternate_greetings) if text)
 
-    def select_greetings(self, count: int) -> tuple[str, ...]:
+    def select_greetings(self, characters: int) -> tuple[str, ...]:
         """Return the greetings for a channel with this many active characters."""
-        return self.group_greetings if count > 1 and self.group_greetings else self.greetings
+        return self.group_greetings if characters > 1 and self.group_greetings else self.greetings
 
     @property
     def self_and_fallbacks(self) -> tuple["Preset", ...]:
@@ -423,11 +424,11 @@ class Preset(StrictModel):
     @field_validator("parameters", mode="before")
     @classmethod
     def _check_parameters(cls, parameters: object) -> object:
-        if len(json.dumps(parameters, default=str)) > _MAX_VALUE_CHARS:
+        if len(json.dumps(parameters, default=str)) > _MAX_PARAMETERS_CHARS:
             raise ValueError(
                 translatable(
                     "must be at most {limit} characters long; is `logit_bias` too large?",
-                    limit=f"{_MAX_VALUE_CHARS:,}",
+                    limit=f"{_MAX_PARAMETERS_CHARS:,}",
                 )
             )
         if isinstance(parameters, Mapping):

@@ -18,7 +18,7 @@ MAX_CHARS = 10 * 2**20
 _STRING_OR_COMMENT = re.compile(r'("(?:\\.|[^"\\\n])*"?)|//[^\n]*|/\*.*?(?:\*/|\Z)', re.DOTALL)
 _TRAILING_COMMA = re.compile(r'("(?:\\.|[^"\\\n])*"?)|,(?=\s*[]}])', re.DOTALL)
 _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|[]{}[,]|[^]{}[,:"\s]+')
-_JSON_ERROR_MESSAGES = (
+_PYTHON_JSON_ERRORS = (
     marked("expecting value"),
     marked("expecting ',' delimiter"),
     marked("expecting ':' delimiter"),

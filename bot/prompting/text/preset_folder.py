@@ -38,7 +38,7 @@ def list_json_files(directory: Path) -> list[Path]:
     return files
 
 
-def read_preset_text(file: Path) -> str:
+def read_text_file(file: Path) -> str:
     """Read a file; raise `PresetError` if it is unreadable or not UTF-8."""
     try:
         if file.exists() and not (file.is_file() or file.is_dir()):  # such as a link to /dev/zero

@@ -116,7 +116,7 @@ class EncodingCounter:
     def __call__(self, texts: Iterable[str]) -> Sequence[int]:
         """Return the number of tokens of each text; special tokens count as plain text."""
         counts = self._token_counts_by_text_key
-        return [counts.get((hash(text), len(text))) or self._count_text(text) for text in texts]
+        return [counts.get((hash(text), len(text))) or self._count_cached(text) for text in texts]
 
     async def count_prompt(self, prompt: Prompt) -> int:
         """Load the encoding, and count a prompt's tokens."""
@@ -137,7 +137,7 @@ class EncodingCounter:
         text_tokens = sum(self([message.content for message in messages]))
         return overhead_tokens + sum(map(estimate_image_tokens, images)) + text_tokens
 
-    def _count_text(self, text: str) -> int:
+    def _count_cached(self, text: str) -> int:
         key = hash(text), len(text)
         tokens = self._token_counts_by_text_key.get(key)
         if tokens is None:

@@ -71,8 +71,8 @@ def test_card_fields_survive_a_round_trip_through_any_container(
 def test_png_keeps_its_image_and_its_v2_card() -> None:
     card = read_card(CARD_FILES["robot.png"], "robot.png")
 
-    assert card.image == PORTRAIT
-    assert card.v2_card == {**ROBOT, "spec": "chara_card_v2"}
+    assert card.bare_png == PORTRAIT
+    assert card.v2_twin == {**ROBOT, "spec": "chara_card_v2"}
     assert encode_card(card, CardContainer.PNG) == CARD_FILES["robot.png"]
 
 
@@ -80,7 +80,7 @@ def test_assets_of_a_charx_are_kept_and_its_icon_becomes_the_png() -> None:
     card = read_card(CARD_FILES["singer.charx"], "singer.charx")
 
     assert card.assets == SINGER_ASSETS
-    assert read_card(encode_card(card, CardContainer.PNG), "png").image == PORTRAIT
+    assert read_card(encode_card(card, CardContainer.PNG), "png").bare_png == PORTRAIT
 
 
 def test_first_card_in_a_png_is_used() -> None:

@@ -8,7 +8,7 @@ from typing_extensions import override
 from bot.chat.prompt import Message, Prompt
 from bot.chat.session import Session
 from bot.ports import TextTokenCounter
-from bot.prompting.compose.compose import compose, find_prompt_limit_if_needed, fit_for_backend
+from bot.prompting.compose.compose import compose, find_limit_for_lore_and_memory, fit_for_backend
 from bot.prompting.draft import Draft, group_history
 from bot.prompting.presets.files import load_presets
 from bot.prompting.presets.preset import Preset
@@ -89,12 +89,12 @@ async def test_lore_is_limited_to_a_share_of_the_models_context() -> None:
     entries = [{**entry, "content": f"Fact {number} " * 20} for number in range(9)]
     lively = preset(lorebook={"entries": entries})
 
-    limit = await find_prompt_limit_if_needed(lively, backend)
+    limit = await find_limit_for_lore_and_memory(lively, backend)
     draft = compose(lively, Session(1, ()), make_incoming("hi"), max_prompt_tokens=limit)
 
     assert limit == 400
     assert (
-        await find_prompt_limit_if_needed(preset(), backend) is None
+        await find_limit_for_lore_and_memory(preset(), backend) is None
     )  # nothing in it depends on the model
     assert len(draft.system) == 1  # a quarter of the prompt holds one of the nine entries
 

@@ -103,7 +103,7 @@ def test_each_story_has_its_own_span_in_the_layout() -> None:
 
 def test_story_that_is_not_in_the_text_has_no_span() -> None:
     draft = Draft(
-        base_prompt=Prompt((), "m", "c"),
+        empty_prompt=Prompt((), "m", "c"),
         system=(PromptPart("system", "Be brief."),),
         pinned_messages=(),
         summary=None,

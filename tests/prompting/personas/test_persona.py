@@ -35,7 +35,7 @@ def fill_persona(
 @pytest.mark.parametrize("line", TABLES["limits"])
 def test_limits_of_several_stories_may_be_in_any_order(line: str) -> None:
     assert parse_persona(line).placeholders == (
-        Placeholder(0, max_stories=2, max_tokens=9, requires_story=False),
+        Placeholder(0, max_stories=2, max_tokens=9, takes_oversized=False),
     )
 
 
@@ -138,7 +138,7 @@ def test_limits_are_respected_and_no_story_is_repeated(
     assert ids == sorted(set(ids))
     assert len(ids) <= persona.list_story_queries("hi").get("hi", 0)
     several = [
-        placeholder for placeholder in persona.placeholders if not placeholder.requires_story
+        placeholder for placeholder in persona.placeholders if not placeholder.takes_oversized
     ]
     assume(len(several) == len(persona.placeholders))
     spent = sum(words([story.text for story in made.stories]))

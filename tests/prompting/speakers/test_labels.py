@@ -53,9 +53,9 @@ def test_labels_do_not_depend_on_the_order_of_people(
         labels = label_speakers(people, NORA)
         assert list(labels.people) == [person.id for person in people]
         assert labels.people == label_speakers(people[::-1], NORA).people
-        assert labels.reserved_skeletons >= set(
-            map(confusable_skeleton, labels.people.values())
-        ) - {""}
+        assert labels.label_skeletons >= set(map(confusable_skeleton, labels.people.values())) - {
+            ""
+        }
 
 
 # --- what a label keeps ------------------------------------------------------------------------
