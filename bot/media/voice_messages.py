@@ -38,17 +38,18 @@ class VoiceTranscriber:
         backend = next((backend for backend in backends if backend.can_transcribe), None)
         if backend is None or not (self._is_admitted is None or await self._is_admitted(message)):
             return message
-        texts = [message.text] if message.text else []
+        transcripts: list[str] = []
         other_attachments: list[MediaItem] = []
         for item in message.attachments:
             is_transcribable = (
-                item.kind is MediaKind.VOICE and item.source and len(texts) < _MAX_PER_MESSAGE
+                item.kind is MediaKind.VOICE and item.source and len(transcripts) < _MAX_PER_MESSAGE
             )
             transcript = await self._transcribe(backend, message, item) if is_transcribable else ""
             if transcript:
-                texts.append(transcript)
+                transcripts.append(transcript)
             else:
                 other_attachments.append(item)
+        texts = [message.text, *transcripts] if message.text else transcripts
         return replace(message, text="\n".join(texts), attachments=tuple(other_attachments))
 
     async def _transcribe(self, backend: Backend, message: IncomingMessage, item: MediaItem) -> str:

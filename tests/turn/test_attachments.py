@@ -307,6 +307,16 @@ async def test_voice_messages_over_the_limit_are_not_transcribed() -> None:
     assert (await limits.admit(spoken(), StopFlag()))[0], "answers count apart"
 
 
+@pytest.mark.parametrize("caption", ["", "what do they say?"])
+async def test_only_three_voice_messages_of_a_message_are_transcribed(caption: str) -> None:
+    backend = TranscribingFakeBackend("hello")
+    said = spoken(caption)
+    said = replace(said, attachments=said.attachments * 4)
+    transcribed = await VoiceTranscriber(download, {"p": backend}).transcribe(said, "p")
+    assert transcribed.text.split("\n") == [caption] * bool(caption) + ["hello"] * 3
+    assert len(transcribed.attachments) == 1
+
+
 async def test_key_spoken_in_a_voice_message_is_masked(database: Database) -> None:
     key = "sk-" + "a1B2" * 12
     backend = TranscribingFakeBackend(f"my key is {key}", ["Hm."])
