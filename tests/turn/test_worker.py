@@ -339,3 +339,4 @@ async def test_claim_counts_as_held_for_half_a_lease_after_its_last_confirmation
     setup.end.set()
     keeping.cancel()
     await asyncio.wait([*workers, keeping])
+    assert isinstance(workers[1].exception(), Fenced)
