@@ -136,7 +136,7 @@ class DraftComposer:
         group = MessageGroup(claim, InboxMessage(0, message, 0))
         question = OpenQuestion(message, (speaker,))
         context = await sources.load_context(
-            group, question, active, session_before_message=scene.session_before_message
+            group, question, active, session_override=scene.session_before_message
         )
         context.turns.extend(scene.answers)
         prompt = await sources.fit_prompt(preset, context)
