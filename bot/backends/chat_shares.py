@@ -10,7 +10,7 @@ from bot.ports import Clock
 _RECENT_SECONDS = 60.0
 _MAX_DROPPED_CHATS = 2  # idle chats to drop when a slot is taken, oldest first
 _BUSY_FACTOR = 1.5  # a chat that took more than this times the average is busy
-_SLOTS_LEFT_TO_OTHERS = 2
+_SLOTS_LEFT_BY_BUSY_CHAT = 2
 MIN_SHARED_SLOTS = 4
 """If there are fewer slots than this, one chat may hold all of them."""
 
@@ -20,7 +20,7 @@ class ChatShares:
     """Decides how many slots a chat may hold, given how many slots other chats recently held."""
 
     clock: Clock
-    slot_limit: int
+    total_slots: int
     _uses_by_chat: OrderedDict[str, deque[tuple[float, int]]] = field(default_factory=OrderedDict)
     """By chat, oldest first: when it took a slot, and how many slots other chats held at that time.
     A use is dropped when a later one has the same or a larger number (a sliding maximum)."""
@@ -36,13 +36,13 @@ class ChatShares:
         uses = self._uses_by_chat.get(chat, deque())
         _drop_uses_before(self.clock.monotonic() - _RECENT_SECONDS, uses)
         reserved_slots = uses[0][1] + 1 if uses else 0  # another chat may need one more at any time
-        fair_share = math.ceil(self.slot_limit / max(1, len(self._uses_by_chat)))
-        min_quota = max(self.slot_limit // 4, min(fair_share, self.slot_limit // 2))
-        return max(min_quota, self.slot_limit - max(reserved_slots, self.slot_limit // 4))
+        fair_share = math.ceil(self.total_slots / max(1, len(self._uses_by_chat)))
+        min_quota = max(self.total_slots // 4, min(fair_share, self.total_slots // 2))
+        return max(min_quota, self.total_slots - max(reserved_slots, self.total_slots // 4))
 
     def may_take_slot(self, chat: str, free_slots: int) -> bool:
         """Return whether a chat may take a slot; a busy chat must leave the last two to others."""
-        return free_slots > _SLOTS_LEFT_TO_OTHERS or not self._is_busy(chat)
+        return free_slots > _SLOTS_LEFT_BY_BUSY_CHAT or not self._is_busy(chat)
 
     def _is_busy(self, chat: str) -> bool:
         self._forget_old_uses()

@@ -14,7 +14,7 @@ from bot.prompting.fit import prompt_tokens
 from bot.templates.renderer import Renderer
 
 
-class ExactPromptWriter:
+class PastPromptWriter:
     """Writes complete prompts as text: includes the preset's instructions, but masks secrets."""
 
     def __init__(
@@ -29,7 +29,7 @@ class ExactPromptWriter:
         self._renderer = renderer
         self.mask = mask_secrets
 
-    async def write(self, receipt_number: int, receipt: Receipt) -> str:
+    async def format(self, receipt_number: int, receipt: Receipt) -> str:
         """Return a few lines about the prompt, a blank line, and the prompt itself."""
         description = await self._describe_with_secrets(receipt)
         version_note = f" (version {receipt.preset_version})" if receipt.preset_version else ""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bot.backends.llama_cpp.engine import limit_slots
+from bot.backends.llama_cpp.engine import limit_slots_to_engine
 from bot.backends.llama_cpp.hardware import count_free_bytes
 from bot.backends.llama_cpp.settings import LlamaCppSettings, find_local_settings
 from bot.backends.model_files import hub
@@ -111,7 +111,7 @@ def _describe_memory(metadata: ModelMetadata, settings: LlamaCppSettings) -> Ite
 
 
 def _read_local_settings() -> LlamaCppSettings:
-    return limit_slots(find_local_settings(read_settings().providers))
+    return limit_slots_to_engine(find_local_settings(read_settings().providers))
 
 
 def _format_size(size_bytes: int) -> str:

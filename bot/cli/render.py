@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from bot.backends.exact_prompt import ExactPromptWriter
+from bot.backends.exact_prompt import PastPromptWriter
 from bot.backends.factory import make_backend
 from bot.chat.answers import StoredAnswer
 from bot.chat.incoming import Address, IncomingMessage, Person, WakeReason
@@ -353,5 +353,5 @@ def _style_piece(piece: DifferingPiece) -> str:
 async def format_prompt(number: int, receipt: Receipt, settings: Settings) -> str:
     async with Renderer() as renderer:
         mask = SecretMasker(collect_secrets(settings)).mask
-        writer = ExactPromptWriter(settings.providers, settings.data_dir, renderer, mask)
-        return await writer.write(number, receipt)
+        writer = PastPromptWriter(settings.providers, settings.data_dir, renderer, mask)
+        return await writer.format(number, receipt)

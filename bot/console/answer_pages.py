@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 from aiohttp import web
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
-from bot.backends.exact_prompt import ExactPromptWriter
+from bot.backends.exact_prompt import PastPromptWriter
 from bot.backends.spec import FREE, ProviderSettings
 from bot.chat.access import ApiScope
 from bot.chat.answers import AnswerSearch, StoredAnswer
@@ -222,7 +222,7 @@ class AnswerPages(RouteGroup):
     navigation = (NavigationItem("/answers", translatable("Answers"), "answers"),)
 
     answers: AnswerLog
-    prompt_writer: ExactPromptWriter
+    prompt_writer: PastPromptWriter
     backends: Mapping[str, Backend]
     versions: PresetVersions
     providers: Mapping[str, ProviderSettings]

@@ -5,7 +5,7 @@ from abc import ABC
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
-from bot.backends.exact_prompt import ExactPromptWriter
+from bot.backends.exact_prompt import PastPromptWriter
 from bot.chat.incoming import parse_source
 from bot.chat.session import ClaimedMessage
 from bot.commands.access import AccessHandlers, PairingCodes
@@ -64,7 +64,7 @@ class AnsweringContainer(MessagingContainer, ABC):
     def command_handlers(self) -> CommandHandlers:
         resolver, admins, access = self.resolver, self.admins, self.access
         writer, make_answer_url = self.prompt_writer, self.console_links.make_answer_url
-        context = ContextView(self.receipts, writer.write, writer.mask, make_answer_url)
+        context = ContextView(self.receipts, writer.format, writer.mask, make_answer_url)
         greetings, pairing_codes = Greetings(resolver), PairingCodes(access, self.clock)
         summarizer = self._create_summarizer(Urgency.QUESTION)
         return CommandHandlers(
@@ -121,9 +121,9 @@ class AnsweringContainer(MessagingContainer, ABC):
         return OperatorNotices(self.notice_limiter, operator_ids, surfaces, self.private_chats)
 
     @cached_property
-    def prompt_writer(self) -> ExactPromptWriter:
+    def prompt_writer(self) -> PastPromptWriter:
         settings, mask = self.settings, SecretMasker(collect_secrets(self.settings)).mask
-        return ExactPromptWriter(settings.providers, settings.data_dir, self.models.renderer, mask)
+        return PastPromptWriter(settings.providers, settings.data_dir, self.models.renderer, mask)
 
     # the services of a turn
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from bot.backends.exact_prompt import ExactPromptWriter
+from bot.backends.exact_prompt import PastPromptWriter
 from bot.backends.llama_cpp.backend import describe_template
 from bot.backends.model_files import store as model_store
 from bot.chat.prompt import Image, Message, Prompt, TemplateChoice
@@ -37,11 +37,11 @@ CHATML = (
 )
 
 
-def make_prompt_writer(renderer: Renderer, folder: Path, **provider: Any) -> ExactPromptWriter:
+def make_prompt_writer(renderer: Renderer, folder: Path, **provider: Any) -> PastPromptWriter:
     given = {"api_key": SECRET, "model": "m", "base_url": "http://127.0.0.1:1/v1", **provider}
     settings = Settings(data_dir=folder, providers={"here": given})
     mask = SecretMasker(collect_secrets(settings)).mask
-    return ExactPromptWriter(settings.providers, folder, renderer, mask)
+    return PastPromptWriter(settings.providers, folder, renderer, mask)
 
 
 def receipt(prompt: Prompt = PROMPT, provider: str = "here") -> Receipt:
@@ -65,7 +65,7 @@ async def test_exact_prompt_of_a_local_model_is_the_rendered_text(
 ) -> None:
     tiny_model(tmp_path)
     prompts = make_prompt_writer(renderer, tmp_path, kind="llama_cpp", model="tiny")
-    assert await prompts.write(17, receipt()) == WRITTEN
+    assert await prompts.format(17, receipt()) == WRITTEN
 
 
 async def test_note_says_that_a_template_inserts_todays_date(
@@ -75,7 +75,7 @@ async def test_note_says_that_a_template_inserts_todays_date(
     source = "{{ strftime_now('%Y') }}{{ messages[0].content }}"
     dated = replace(PROMPT, template=TemplateChoice(source=source))
     prompts = make_prompt_writer(renderer, tmp_path, kind="llama_cpp", model="tiny")
-    text = await prompts.write(1, receipt(dated))
+    text = await prompts.format(1, receipt(dated))
     assert "; the date in it is today's\n" in text
 
 
@@ -83,13 +83,13 @@ async def test_nul_characters_are_shown_as_a_symbol(renderer: Renderer, tmp_path
     tiny_model(tmp_path)
     odd = replace(PROMPT, messages=(Message("user", "a\0b"),))
     prompts = make_prompt_writer(renderer, tmp_path, kind="llama_cpp", model="tiny")
-    assert "user\na␀b<|im_end|>" in await prompts.write(1, receipt(odd))
+    assert "user\na␀b<|im_end|>" in await prompts.format(1, receipt(odd))
 
 
 async def test_exact_prompt_of_a_service_is_the_request_body(
     renderer: Renderer, tmp_path: Path
 ) -> None:
-    written = await make_prompt_writer(renderer, tmp_path, message_names=True).write(17, receipt())
+    written = await make_prompt_writer(renderer, tmp_path, message_names=True).format(17, receipt())
     assert "model: here / m\n" in written
     assert "template: the service's own, which renders the messages below\n\n{" in written
     assert body(written)["messages"] == [
@@ -102,7 +102,7 @@ async def test_image_data_is_shortened(renderer: Renderer, tmp_path: Path) -> No
     seen = Message(
         "user", "and this?", parts=("and this?", Image(f"data:image/png;base64,{'A' * 9999}"))
     )
-    written = await make_prompt_writer(renderer, tmp_path).write(
+    written = await make_prompt_writer(renderer, tmp_path).format(
         1, receipt(replace(PROMPT, messages=(seen,)))
     )
     assert len(written) < 1000
@@ -121,7 +121,7 @@ async def test_messages_are_shown_if_no_prompt_can_be_rendered(
     renderer: Renderer, tmp_path: Path, provider: str, words: str
 ) -> None:
     prompts = make_prompt_writer(renderer, tmp_path, kind="llama_cpp", model="gone")
-    written = await prompts.write(17, receipt(provider=provider))
+    written = await prompts.format(17, receipt(provider=provider))
     assert words in written
     assert [one["role"] for one in body(written)["messages"]] == ["system", "user"]
 
@@ -130,7 +130,7 @@ async def test_secrets_are_masked(renderer: Renderer, tmp_path: Path) -> None:
     tiny_model(tmp_path)
     for provider in ({}, {"kind": "llama_cpp", "model": "tiny"}):
         prompts = make_prompt_writer(renderer, tmp_path, **provider)
-        assert SECRET not in await prompts.write(17, receipt())
+        assert SECRET not in await prompts.format(17, receipt())
         assert prompts.mask(f"lore: {SECRET}") == "lore: ***ator"
 
 

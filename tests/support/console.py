@@ -17,7 +17,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestClient
 from typing_extensions import override
 
-from bot.backends.exact_prompt import ExactPromptWriter
+from bot.backends.exact_prompt import PastPromptWriter
 from bot.backends.openai_compatible.settings import OpenAISettings
 from bot.backends.spec import ProviderSettings
 from bot.chat.access import ApiScope, ApiToken
@@ -240,7 +240,7 @@ def no_replay(*_: object) -> Never:
 
 
 def answer_pages(database: Database, folder: Path, replay: Replay = no_replay) -> RouteGroup:
-    writer = ExactPromptWriter({}, folder, Renderer(), mask_secret)
+    writer = PastPromptWriter({}, folder, Renderer(), mask_secret)
     versions = PresetVersions(database, SystemClock())
     drafts = PresetDrafts(database)
     notes = SqlMessageNotes(database, SystemClock())

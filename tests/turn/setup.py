@@ -96,7 +96,7 @@ class FullDiskConversations(Conversations):
 class FakePrompts:
     """A prompt writer that describes an exact prompt in one short line."""
 
-    write, mask = staticmethod(format_receipt), staticmethod(mask_secret)
+    format, mask = staticmethod(format_receipt), staticmethod(mask_secret)
 
 
 class FolderlessContainer(Container):

@@ -18,7 +18,7 @@ from bot.backends.chat_completions.request_runner import (
     raise_for_status,
     read_model_list,
     request_with_idle_retry,
-    resolve_model,
+    resolve_default_model,
 )
 from bot.backends.chat_completions.stop_strings import collect_stop_strings
 from bot.chat.prompt import Prompt
@@ -63,12 +63,12 @@ class AnthropicBackend(HttpChatBackend[AnthropicSettings]):
     @override
     async def check_models(self, models: Sequence[str]) -> str:
         for model in models:
-            resolve_model(model, self._settings, self._endpoint)
+            resolve_default_model(model, self._settings, self._endpoint)
         return await self.check()  # the list omits aliases, so a missing model proves nothing
 
     @override
     def can_continue(self, prompt: Prompt) -> bool:
-        return can_continue(prompt, self._resolve_model(prompt))
+        return can_continue(prompt, self._model_to_send(prompt))
 
 
 def make(

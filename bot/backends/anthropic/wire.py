@@ -279,16 +279,16 @@ class AnthropicParser(StreamParser):
             case "content_block_delta":
                 return self._parse_delta(delta, event.get("index"))
             case "message_delta" if stop_reason := delta.get("stop_reason"):
-                return self._set_finish_reason(stop_reason)
+                return self._record_stop_as_output(stop_reason)
             case "message_stop":
-                return self._end_message()
+                return self._end_without_output()
             case "message":  # a whole message, not a stream
                 blocks = event.get("content")
                 for index, content_block in enumerate(blocks if isinstance(blocks, list) else ()):
                     self._add_block(_read_object(content_block), index)
-                return bool(stop_reason := event.get("stop_reason")) and self._set_finish_reason(
-                    stop_reason
-                )
+                return bool(
+                    stop_reason := event.get("stop_reason")
+                ) and self._record_stop_as_output(stop_reason)
             case "ping":
                 # A model that hides its reasoning may send only pings for minutes.
                 return self._is_thinking
@@ -333,10 +333,10 @@ class AnthropicParser(StreamParser):
         self._round_trip_fields.feed({THINKING_BLOCKS_FIELD: [block]})
 
     def _add_tool_call(
-        self, index: object, name: object = "", arguments: object = "", **other_fields: object
+        self, index: object, name: object = "", arguments: object = "", **call_fields: object
     ) -> None:
         function_fields = {"name": name, "arguments": arguments}
-        self._tool_call_parser.feed([{"index": index, "function": function_fields, **other_fields}])
+        self._tool_call_parser.feed([{"index": index, "function": function_fields, **call_fields}])
 
     def _parse_delta(self, delta: JsonObject, index: object) -> bool:
         text, arguments = _read_string(delta), _read_string(delta, "partial_json")
@@ -351,12 +351,12 @@ class AnthropicParser(StreamParser):
         if text and self.finish_reason is None:
             self._add_text(text)
 
-    def _set_finish_reason(self, stop_reason: object) -> bool:
+    def _record_stop_as_output(self, stop_reason: object) -> bool:
         if self.finish_reason is None:
             self.finish_reason = _FINISH_REASONS.get(str(stop_reason), FinishReason.STOP)
         return True
 
-    def _end_message(self) -> bool:
+    def _end_without_output(self) -> bool:
         self.is_done = True
         if self.finish_reason is None:
             raise errors.early_end_error(self._context.endpoint, "no stop_reason")

@@ -192,7 +192,7 @@ def translate_status(
     prompts, so the message quotes only its error codes and the names in `quotable_names`.
     """
     if status >= HTTPStatus.BAD_REQUEST:
-        refusal = _find_refusal(endpoint, model, status, body)
+        refusal = _known_error(endpoint, model, status, body)
         if refusal is not None:
             return refusal
     if status == HTTPStatus.SERVICE_UNAVAILABLE and _ERROR_PATTERNS["loading"].search(body):
@@ -242,7 +242,7 @@ def format_duration(seconds: float) -> str:
     return f"{math.ceil(seconds)} s"
 
 
-def _find_refusal(endpoint: Endpoint, model: str, status: int, body: bytes) -> RequestFailed | None:
+def _known_error(endpoint: Endpoint, model: str, status: int, body: bytes) -> RequestFailed | None:
     refusal = next((error for error in _KNOWN_ERRORS if error.matches(status, body)), None)
     # llama.cpp and proxies use 500 for errors that others report as 400.
     if refusal is None or (status > HTTPStatus.INTERNAL_SERVER_ERROR and refusal.kind != "memory"):
@@ -301,13 +301,13 @@ def unreachable_error(endpoint: Endpoint, reason: str) -> RequestFailed:
 
 
 def timeout_error(
-    endpoint: Endpoint, problem: str, seconds: float, setting_field: str, *, is_silent: bool = False
+    endpoint: Endpoint, problem: str, seconds: float, setting_field: str, *, is_down: bool = False
 ) -> RequestFailed:
     """Return the error for exceeding the timeout that `setting_field` sets; it is not retried."""
     setting_name = endpoint.setting_name(setting_field)
     remedy = f"use another provider or `fallbacks`, or raise {setting_name} to wait longer"
     message = f"{endpoint} sent {problem} within {seconds:g} s; {remedy}"
-    return RequestFailed(message, affects_all_prompts=is_silent, is_service_down=is_silent)
+    return RequestFailed(message, affects_all_prompts=is_down, is_service_down=is_down)
 
 
 def suspended_timeout_error(endpoint: Endpoint) -> RequestFailed:

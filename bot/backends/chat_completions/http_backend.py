@@ -14,7 +14,7 @@ from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.request_runner import (
     ChatRequest,
     ChatRequestRunner,
-    resolve_model,
+    resolve_default_model,
 )
 from bot.backends.chat_completions.settings import HttpProviderSettings
 from bot.backends.chat_completions.streaming import ResponseContext, StreamParser
@@ -120,7 +120,7 @@ class HttpChatBackend(Backend, Generic[S]):
 
     @override
     def generate(self, prompt: Prompt) -> AsyncGenerator[GenerationEvent, None]:
-        model = self._resolve_model(prompt)
+        model = self._model_to_send(prompt)
         request = self._to_request(prompt, model)
         report_prompt_tokens = partial(self._estimator.learn_from_count, prompt, model)
         report_context_overflow = partial(self._learn_context_limit, prompt, model)
@@ -136,16 +136,16 @@ class HttpChatBackend(Backend, Generic[S]):
 
     @override
     async def count_tokens(self, prompt: Prompt) -> int:
-        return await self._estimator.estimate_tokens(prompt, self._resolve_model(prompt))
+        return await self._estimator.estimate_tokens(prompt, self._model_to_send(prompt))
 
     @override
     async def text_counter(self, prompt: Prompt) -> TextTokenCounter:
-        return await self._estimator.text_counter(self._resolve_model(prompt))
+        return await self._estimator.text_counter(self._model_to_send(prompt))
 
     @override
     async def max_prompt_tokens(self, prompt: Prompt) -> int | None:
         model = prompt.model if prompt.model != "default" else self._settings.model or ""
-        limits = (self._context_tokens, self._learned_context_tokens.get(model))
+        limits = (self._configured_context_tokens, self._learned_context_tokens.get(model))
         context_tokens = min((limit for limit in limits if limit is not None), default=None)
         if context_tokens is None:
             return None  # unknown until the service rejects a prompt as too long
@@ -157,7 +157,7 @@ class HttpChatBackend(Backend, Generic[S]):
         )
 
     @property
-    def _context_tokens(self) -> int | None:
+    def _configured_context_tokens(self) -> int | None:
         return None
 
     @override
@@ -185,5 +185,5 @@ class HttpChatBackend(Backend, Generic[S]):
     async def close(self) -> None:
         await self._key_rotation.close()
 
-    def _resolve_model(self, prompt: Prompt) -> str:
-        return resolve_model(prompt.model, self._settings, self._endpoint)
+    def _model_to_send(self, prompt: Prompt) -> str:
+        return resolve_default_model(prompt.model, self._settings, self._endpoint)

@@ -76,7 +76,7 @@ class KeyRotation(Generic[C]):
         """Send a request with the next key; if that key is refused, retry with the others."""
         self._reload_key_file()
         for tries_left in reversed(range(len(self._key_queue))):
-            key = self._choose_next_key()
+            key = self._choose_soonest_usable_key()
             try:
                 return await send_with_connection(self._connections[key])
             except HttpStatusError as error:
@@ -95,7 +95,7 @@ class KeyRotation(Generic[C]):
     def _has_usable_key(self) -> bool:
         return min(self._pause_end_times[key] for key in self._key_queue) <= self._clock.monotonic()
 
-    def _choose_next_key(self) -> str | None:
+    def _choose_soonest_usable_key(self) -> str | None:
         """Return the next usable key or, if there is none, the key that becomes usable first."""
         now = self._clock.monotonic()
         key = min(self._key_queue, key=lambda candidate: max(now, self._pause_end_times[candidate]))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field
 from typing import Any, TypeGuard
 
-from bot.backends.chat_completions.stop_strings import STRING_TEMPLATE_PARAMETERS
+from bot.backends.chat_completions.stop_strings import UNSENT_TEMPLATE_PARAMETERS
 from bot.errors import BackendUnavailable
 from bot.texts.text import Text, translatable
 from bot.value_class import value_class
@@ -91,5 +91,5 @@ def select_parameters_to_send(parameters: Mapping[str, object]) -> dict[str, Any
     return {
         name: value
         for name, value in parameters.items()
-        if name not in STRING_TEMPLATE_PARAMETERS and value is not None
+        if name not in UNSENT_TEMPLATE_PARAMETERS and value is not None
     }

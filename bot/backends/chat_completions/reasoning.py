@@ -27,8 +27,8 @@ from bot.value_class import value_class
 class _TagFamily:
     """How a family of models marks reasoning (a table in reasoning_families.toml)."""
 
-    start: str
-    end: str
+    start_pattern: str
+    end_pattern: str
     tokens: Sequence[str] = ()
     identified_by: Sequence[str] = ()
     is_ambiguous: bool = False
@@ -36,7 +36,7 @@ class _TagFamily:
 
 
 _CATALOG = tomllib.loads(Path(__file__).with_name("reasoning_families.toml").read_text("utf-8"))
-CALLEE_PATTERN: Final[str] = _CATALOG["parts"]["CALLEE"]
+CALLEE_PREFIX: Final[str] = _CATALOG["parts"]["CALLEE"]
 """The part of a gpt-oss tag that announces a tool call."""
 TAG_FIRST_CHARS: Final = frozenset("<[◁")
 _TAG_FAMILIES = [_TagFamily(**fields) for fields in _CATALOG["family"]]
@@ -46,7 +46,7 @@ class TagKind(Enum):
     START = "start"
     LONE_END = "lone end"
     MARKER = "marker"
-    TURN_END = "turn end"
+    TURN_END = "turn end"  # left in by a misconfigured server; removed where the text ends
     WRAPPER = "wrapper"
     """Opens the answer; ignored unless it directly follows reasoning."""
     INCOMPLETE = "incomplete"
@@ -75,13 +75,13 @@ def _compile_tag(kind: TagKind) -> "regex.Pattern[str]":
 
 
 _TAG_PATTERNS = (
-    *((_compile_pattern(family.start), TagKind.START, family) for family in _TAG_FAMILIES),
+    *((_compile_pattern(family.start_pattern), TagKind.START, family) for family in _TAG_FAMILIES),
     *(
         (_compile_tag(kind), kind, None)
         for kind in (TagKind.LONE_END, TagKind.MARKER, TagKind.TURN_END, TagKind.WRAPPER)
     ),
 )
-_TAG_PREFIX_CHARS = 3
+_LOOKUP_CHARS = 3
 _TEMPLATE_TAG_PATTERN = regex.compile(r"<[^<>\s]{1,40}>|\[/?[A-Z]+\]|◁/?think▷")
 
 
@@ -91,16 +91,16 @@ def match_tag(text: str, position: int, *, more_may_follow: bool = False) -> Tag
     If `more_may_follow`, return `INCOMPLETE` where more text could complete a tag.
     """
     longest_tag: Tag | None = None
-    for pattern, kind, family in _find_tag_patterns(text[position : position + _TAG_PREFIX_CHARS]):
+    for pattern, kind, family in _preselect_patterns(text[position : position + _LOOKUP_CHARS]):
         match = pattern.match(text, position, partial=more_may_follow)
         if match is None:
             continue
         if match.partial:
             return INCOMPLETE
         if longest_tag is None or len(match[0]) > len(longest_tag.text):
-            end_template = family.end if family else "</{name}>" if kind is TagKind.WRAPPER else ""
+            end = family.end_pattern if family else "</{name}>" if kind is TagKind.WRAPPER else ""
             named_groups = tuple(sorted(match.groupdict().items()))
-            end_pattern = _compile_end_tag(end_template, named_groups) if end_template else None
+            end_pattern = _compile_end_tag(end, named_groups) if end else None
             is_ambiguous = family is not None and family.is_ambiguous
             is_markup = family is not None and family.is_markup
             longest_tag = Tag(kind, match[0], end_pattern, is_ambiguous, is_markup)
@@ -108,10 +108,10 @@ def match_tag(text: str, position: int, *, more_may_follow: bool = False) -> Tag
 
 
 @lru_cache(4096)
-def _find_tag_patterns(
-    prefix: str,
+def _preselect_patterns(
+    first_chars: str,
 ) -> "Sequence[tuple[regex.Pattern[str], TagKind, _TagFamily | None]]":
-    return [entry for entry in _TAG_PATTERNS if entry[0].match(prefix, partial=True)]
+    return [entry for entry in _TAG_PATTERNS if entry[0].match(first_chars, partial=True)]
 
 
 @lru_cache(256)
@@ -155,7 +155,7 @@ class ReasoningFormat:
     special_tokens: tuple[str, ...] = ()
     keeps_tool_calls: bool = False
     """Whether tool calls stay in the text, for another parser to read."""
-    end_tokens: frozenset[str] = frozenset()
+    closing_tokens: frozenset[str] = frozenset()
 
 
 ANY_FORMAT = ReasoningFormat()
@@ -163,11 +163,11 @@ ANY_FORMAT = ReasoningFormat()
 NO_FORMAT = ReasoningFormat(may_have_tags=False)
 
 
-def detect_format(template: str | None, vocabulary: Iterable[str]) -> ReasoningFormat:
+def detect_format(template: str | None, special_tokens: Iterable[str]) -> ReasoningFormat:
     """Detect a model's reasoning format from its chat template and special tokens."""
-    tokens, end_tokens = find_tag_tokens(template or "", vocabulary)
+    tokens, end_tokens = find_tag_tokens(template or "", special_tokens)
     return ReasoningFormat(
-        special_tokens=tokens, end_tokens=frozenset(end_tokens), keeps_tool_calls=bool(tokens)
+        special_tokens=tokens, closing_tokens=frozenset(end_tokens), keeps_tool_calls=bool(tokens)
     )
 
 
@@ -317,7 +317,7 @@ class ReasoningParser:
     def _begin_tagged_text(self, tag: Tag, *, is_clearly_reasoning: bool) -> None:
         if tag.kind is TagKind.WRAPPER:
             self._wrapper_end_pattern = tag.end_pattern
-        elif tag.kind is TagKind.START and self._keeps_tool_calls and CALLEE_PATTERN in tag.text:
+        elif tag.kind is TagKind.START and self._keeps_tool_calls and CALLEE_PREFIX in tag.text:
             self._is_in_answer = True
             self._emit_answer(tag.text.removeprefix("<|start|>assistant"))
         elif tag.kind is TagKind.START:
@@ -331,12 +331,12 @@ class ReasoningParser:
             if tag is None:
                 continue
             if tag is INCOMPLETE:
-                return self._emit_up_to(start)
+                return self._emit_and_await_more(start)
             text_before, text_after = self._buffer[:start], self._buffer[start + len(tag.text) :]
             if self._is_quoted(text_before):
                 continue
             if tag.kind is TagKind.TURN_END:
-                if text_after.strip() or "<s>" in self._find_code_context(text_before)[1]:
+                if text_after.strip() or "<s>" in self._find_fence_and_line(text_before)[1]:
                     continue
                 self._emit_answer(self._buffer[:start])
                 self._buffer = "" if self._has_all_text else self._buffer[start:]
@@ -345,10 +345,10 @@ class ReasoningParser:
                 return self._handle_unmatched_end_tag(tag.text, text_before, text_after)
             self._emit_answer(text_before)
             self._buffer = text_after
-            _, line = self._find_code_context("")
+            _, line = self._find_fence_and_line("")
             self._begin_tagged_text(tag, is_clearly_reasoning=not tag.is_markup or not line.strip())
             return True
-        return self._emit_up_to(len(self._buffer))
+        return self._emit_and_await_more(len(self._buffer))
 
     def _match_buffered_tag(self, position: int) -> Tag | None:
         more_may_follow = not self._has_all_text
@@ -368,8 +368,8 @@ class ReasoningParser:
         """
         remaining_text = text_after.lstrip()
         if not remaining_text and not self._has_all_text:
-            return self._emit_up_to(len(text_before))
-        _, line = self._find_code_context(text_before)
+            return self._emit_and_await_more(len(text_before))
+        _, line = self._find_fence_and_line(text_before)
         is_at_line_edge = not line or "\n" in text_after[: len(text_after) - len(remaining_text)]
         if not remaining_text and not self._has_tool_calls:
             self._emit_answer(text_before)
@@ -385,16 +385,16 @@ class ReasoningParser:
             self._buffer = text_after
         return True
 
-    def _emit_up_to(self, position: int) -> bool:
+    def _emit_and_await_more(self, position: int) -> bool:
         self._emit_answer(self._buffer[:position])
         self._buffer = self._buffer[position:]
         return False
 
     def _is_quoted(self, text_before: str) -> bool:
-        is_in_fence, line = self._find_code_context(text_before)
+        is_in_fence, line = self._find_fence_and_line(text_before)
         return is_in_fence or line.count("`") % 2 == 1 or line.endswith(_QUOTATION_MARKS)
 
-    def _find_code_context(self, text_before: str) -> tuple[bool, str]:
+    def _find_fence_and_line(self, text_before: str) -> tuple[bool, str]:
         """Return whether `text_before` ends in a code block, and the unfinished line at its end."""
         text = "".join(self._unscanned_texts)
         self._is_in_fence, self._last_line = _track_fence(self._is_in_fence, self._last_line, text)

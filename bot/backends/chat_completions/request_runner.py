@@ -64,13 +64,13 @@ _MIN_SIMILARITY = 0.5  # between an unknown model name and a suggestion
 _NO_MODEL_LIST_STATUSES = frozenset({404, 405, 501})
 _BREAKER_POLL_SECONDS = 0.25
 _LOADING_POLL_SECONDS = 1.0
-_PAUSED_NOTICE = translatable(
+_BREAKER_OPEN_NOTICE = translatable(
     "The model's provider has failed several times in a row. Please try again in a minute."
 )
 _CUT_OFF_NOTICE = translatable("The model stopped in the middle of its answer. Please try again.")
 
 
-class Timeouts:
+class AnswerTimer:
     """Tracks the time left for one attempt. All attempts share the `deadline` (event loop time)."""
 
     def __init__(
@@ -100,13 +100,13 @@ class Timeouts:
         elif not self._has_text and self._reasoning_seconds_left is None:
             self._reasoning_seconds_left = self._max_reasoning_seconds
 
-    def record_finish(self) -> None:
+    def record_finish_reason(self) -> None:
         if not self._is_finished:
             self._is_finished = True
             self._wait_seconds_left = _USAGE_TIMEOUT_SECONDS
 
-    def limit_wait(self, pause_seconds: float = 0.0) -> Self:
-        """Limit the wait in a `with` block, without a pause first; raise `RequestFailed`."""
+    def begin_wait(self, pause_seconds: float = 0.0) -> Self:
+        """Begin a wait in a `with` block, after an uncounted pause; raise `RequestFailed`."""
         self._wait_started_at = start_time = self._get_current_time() + pause_seconds
         if start_time > self._deadline:
             raise self._timeout_error(start_time)
@@ -128,14 +128,14 @@ class Timeouts:
                 raise errors.suspended_timeout_error(self._endpoint) from None
             raise self._timeout_error(now) from None
 
-    def _reduce_time_left(self, start_time: float, now: float, overrun_seconds: float) -> None:
+    def _reduce_time_left(self, wait_started_at: float, now: float, overrun_seconds: float) -> None:
         if overrun_seconds > SUSPENSION_THRESHOLD_SECONDS:  # time while suspended does not count
             self._deadline += overrun_seconds
             now -= overrun_seconds
-        if now > start_time:
-            self._wait_seconds_left -= now - start_time
+        if now > wait_started_at:
+            self._wait_seconds_left -= now - wait_started_at
             if self._reasoning_seconds_left is not None:
-                self._reasoning_seconds_left -= now - start_time
+                self._reasoning_seconds_left -= now - wait_started_at
 
     def _timeout_error(self, now: float) -> RequestFailed:
         settings = self._settings
@@ -147,7 +147,7 @@ class Timeouts:
             return errors.timeout_error(self._endpoint, "no next token", *limit)
         if self._reasoning_seconds_left is None:
             limit = (settings.first_token_seconds, "FIRST_TOKEN_SECONDS")
-            return errors.timeout_error(self._endpoint, "no first token", *limit, is_silent=True)
+            return errors.timeout_error(self._endpoint, "no first token", *limit, is_down=True)
         limit = (self._max_reasoning_seconds, "FIRST_TOKEN_SECONDS")
         return errors.timeout_error(self._endpoint, "no answer after its reasoning", *limit)
 
@@ -232,14 +232,14 @@ class ChatRequestRunner:
         retry_count = 0
         breaker = self._breakers[request.model]
         self._raise_if_still_failing(request)
-        self._charge_retry_budget(request, breaker)
+        self._record_call_or_spend_retry(request, breaker)
         while True:
             await self._wait_for_breaker(breaker, request)
             is_trial_call = breaker.is_open
             has_text = False
             try:
-                timeouts = Timeouts(self._settings, self._endpoint, deadline, get_current_time)
-                async with aclosing(self._stream_answer_once(request, timeouts)) as events:
+                timer = AnswerTimer(self._settings, self._endpoint, deadline, get_current_time)
+                async with aclosing(self._stream_answer_once(request, timer)) as events:
                     async for event in events:
                         if isinstance(event, Delta | Retraction):
                             has_text = isinstance(event, Delta)
@@ -254,15 +254,15 @@ class ChatRequestRunner:
                     is_retry=retry_count > 0,
                     is_trial=is_trial_call,
                 )
-                self._record_lasting_error(error, request.model)
+                self._skip_model_if_error_lasts(error, request.model)
                 if has_text:
                     raise _to_backend_interrupted(error) from error
                 # A failed trial call is not retried; the next message is the next trial.
                 gives_up = breaker.is_open and (is_trial_call or request.has_fallback)
                 retry_args = (request, retry_count, load_deadline)
-                pause_seconds = None if gives_up else self._pause_before_retry(error, *retry_args)
+                pause_seconds = None if gives_up else self._choose_retry_pause(error, *retry_args)
                 if pause_seconds is None or pause_seconds >= deadline - get_current_time():
-                    raise _unavailable_error(error, report_context_overflow) from error
+                    raise _to_backend_unavailable(error, report_context_overflow) from error
                 rate_limit_event = self._log_and_report_retry(error, request, pause_seconds)
             else:
                 breaker.record_outcome(self._clock.monotonic(), succeeded=True)
@@ -287,16 +287,16 @@ class ChatRequestRunner:
             return
         if self._clock.monotonic() < error_expires_at:
             raise BackendUnavailable(str(error), error.notice) from error
-        self._record_lasting_error(error, request.model)  # lets this request try the model again
+        self._skip_model_if_error_lasts(error, request.model)  # lets this request try it again
 
-    def _record_lasting_error(self, error: RequestFailed, model: str) -> None:
+    def _skip_model_if_error_lasts(self, error: RequestFailed, model: str) -> None:
         if error.affects_all_prompts:
-            error_expires_at = self._clock.monotonic() + retries.LASTING_ERROR_SECONDS
+            error_expires_at = self._clock.monotonic() + retries.LASTING_ERROR_SKIP_SECONDS
             self._lasting_errors[model] = error_expires_at, error
         else:
             self._lasting_errors.pop(model, None)
 
-    def _charge_retry_budget(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
+    def _record_call_or_spend_retry(self, request: ChatRequest, breaker: CircuitBreaker) -> None:
         if not request.is_continuation:
             self._retry_budget.record_call()
         elif breaker.is_open or not self._retry_budget.try_spend_retry():
@@ -314,11 +314,11 @@ class ChatRequestRunner:
             if trial_failed or self._clock.monotonic() >= give_up_at:
                 raise BackendUnavailable(
                     f"{self._endpoint} fails too often with {request.model!r}; calls are paused",
-                    _PAUSED_NOTICE,
+                    _BREAKER_OPEN_NOTICE,
                 )
             await self._clock.sleep(_BREAKER_POLL_SECONDS)
 
-    def _pause_before_retry(
+    def _choose_retry_pause(
         self, error: RequestFailed, request: ChatRequest, retry_count: int, load_deadline: float
     ) -> float | None:
         if error.is_model_loading and self._clock.monotonic() < load_deadline:
@@ -334,29 +334,29 @@ class ChatRequestRunner:
         return error.retry_after_seconds + jitter
 
     async def _stream_answer_once(
-        self, request: ChatRequest, timeouts: Timeouts
+        self, request: ChatRequest, timer: AnswerTimer
     ) -> AsyncGenerator[GenerationEvent, None]:
         """Send the request once and stream its answer; closing the generator stops the model.
 
         Raises `RequestFailed`.
         """
         try:
-            response = await self._post(request, timeouts)
+            response = await self._post(request, timer)
         except RequestFailed as error:
             if not (error.rejects_system_role and request.build_without_system_role):
                 raise
-            response = await self._post(request.build_without_system_role(), timeouts)
+            response = await self._post(request.build_without_system_role(), timer)
         try:
             parser = self._create_parser(response, request)
             read_pauses = iter(_READ_PAUSE_SECONDS)
             pause_seconds = 0.0
             while not parser.is_done:
-                chunk = await self._read_chunk(response, parser, timeouts, pause_seconds)
+                chunk = await self._read_chunk(response, parser, timer, pause_seconds)
                 parsed_chunk = parser.feed(chunk) if chunk else parser.parse_end()
                 if parsed_chunk.has_model_output:
-                    timeouts.record_progress(has_text=bool(parsed_chunk.text))
+                    timer.record_progress(has_text=bool(parsed_chunk.text))
                 if parser.finish_reason is not None:
-                    timeouts.record_finish()
+                    timer.record_finish_reason()
                 if parsed_chunk.retracts_earlier_text:
                     yield Retraction()
                 if parsed_chunk.reasoning:
@@ -403,10 +403,10 @@ class ChatRequestRunner:
         return self._make_parser(context)
 
     async def _read_chunk(
-        self, response: HttpResponse, parser: StreamParser, timeouts: Timeouts, pause_seconds: float
+        self, response: HttpResponse, parser: StreamParser, timer: AnswerTimer, pause_seconds: float
     ) -> bytes:
         try:
-            with timeouts.limit_wait(pause_seconds) as deadline:
+            with timer.begin_wait(pause_seconds) as deadline:
                 return await response.read(deadline, pause_seconds)
         except (RequestFailed, ConnectionFailed) as error:
             if parser.finish_reason is not None:
@@ -415,9 +415,9 @@ class ChatRequestRunner:
                 raise
             raise errors.early_end_error(self._endpoint, str(error)) from error
 
-    async def _post(self, request: ChatRequest, timeouts: Timeouts) -> HttpResponse:
+    async def _post(self, request: ChatRequest, timer: AnswerTimer) -> HttpResponse:
         error_converter = translate_failures(self._endpoint, request.model, request.parameter_names)
-        with timeouts.limit_wait() as deadline, error_converter:
+        with timer.begin_wait() as deadline, error_converter:
             return await self._send(request.path, request.body, deadline, request.headers)
 
     async def check(
@@ -492,7 +492,7 @@ def _to_backend_interrupted(error: RequestFailed) -> BackendInterrupted:
     return BackendInterrupted(str(error), notice, can_continue=error.is_retryable)
 
 
-def _unavailable_error(
+def _to_backend_unavailable(
     error: RequestFailed, report_context_overflow: Callable[[ContextOverflow], None] | None
 ) -> BackendUnavailable:
     if error.context_overflow is None or report_context_overflow is None:
@@ -501,7 +501,7 @@ def _unavailable_error(
     return ContextExceeded(str(error), error.notice)
 
 
-def resolve_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> str:
+def resolve_default_model(name: str, settings: ProviderSettings, endpoint: Endpoint) -> str:
     if name != "default":
         return name
     if settings.model is None:

@@ -10,7 +10,7 @@ MAX_RETRIES = 2
 MAX_RETRY_AFTER_SECONDS = 30.0
 MAX_WAIT_BEFORE_FALLBACK_SECONDS = 1.0
 """The longest wait that a provider may request before its fallback is used instead."""
-LASTING_ERROR_SECONDS = 30.0
+LASTING_ERROR_SKIP_SECONDS = 30.0
 """How long requests with a fallback skip a model after a lasting error."""
 MAX_BREAKER_WAIT_SECONDS = 8.0
 _MAX_REQUESTED_WAIT_SECONDS = 86_400.0
@@ -110,13 +110,13 @@ class CircuitBreaker:
     """Blocks calls to a provider while most of them fail, except for single trial calls.
 
     It opens for five seconds if `failure_share` of the last twenty calls failed, or if several
-    calls in a row, over `down_seconds`, found the service down. Each `now` is in monotonic seconds.
+    calls in a row, over `min_down_seconds`, found the service down; `now` is monotonic seconds.
     """
 
-    def __init__(self, failure_share: float = 0.5, down_seconds: float = 1) -> None:
+    def __init__(self, failure_share: float = 0.5, min_down_seconds: float = 1) -> None:
         self._outcomes: deque[bool] = deque(maxlen=_BREAKER_WINDOW_CALLS)
         self._failure_share = failure_share
-        self._down_seconds = down_seconds
+        self._min_down_seconds = min_down_seconds
         self._down_since: float | None = None
         self._downtime_call_count = 0
         self._downtime_request_count = 0
@@ -182,7 +182,7 @@ class CircuitBreaker:
         return (
             self._downtime_call_count >= _MIN_DOWNTIME_CALL_COUNT
             and self._downtime_request_count >= _MIN_DOWNTIME_REQUEST_COUNT
-            and now - self._down_since >= self._down_seconds
+            and now - self._down_since >= self._min_down_seconds
         )
 
     def _forget_downtime(self) -> None:

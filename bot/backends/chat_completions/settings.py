@@ -47,7 +47,7 @@ class HttpProviderSettings(ProviderSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _move_credentials_from_address(cls, value: object) -> object:
+    def _move_credentials_to_basic_auth(cls, value: object) -> object:
         """Move a name and password from the address, which is not secret, to `basic_auth`."""
         address = value.get("base_url") if isinstance(value, dict) else None
         if not (isinstance(value, dict) and isinstance(address, str) and is_http_address(address)):

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from bot.chat.prompt import Prompt
 
-STRING_TEMPLATE_PARAMETERS = frozenset(
+UNSENT_TEMPLATE_PARAMETERS = frozenset(
     {"system_template", "user_template", "assistant_template", "end_template"}
 )
 """RodelAgent's string templates, which are stored as parameters but not sent to a model."""

@@ -120,7 +120,7 @@ class StreamParser(ABC):
         self._round_trip_fields = RoundTripFields()
         self._text_joiner = SurrogateJoiner()
         self._reasoning_joiner = SurrogateJoiner()
-        self._plain_response_chunks: list[bytes] | None = None if context.is_streamed else []
+        self._whole_response_chunks: list[bytes] | None = None if context.is_streamed else []
         self._received_byte_count = 0
         self._has_events = False
         self._text_pieces: list[str] = []
@@ -131,8 +131,8 @@ class StreamParser(ABC):
         self._received_byte_count += len(chunk)
         if self._received_byte_count > MAX_RESPONSE_BYTES:
             return self._build_error_chunk(f"more than {MAX_RESPONSE_BYTES} bytes")
-        if self._plain_response_chunks is not None:
-            self._plain_response_chunks.append(chunk)
+        if self._whole_response_chunks is not None:
+            self._whole_response_chunks.append(chunk)
             return ParsedChunk("")
         try:
             events = self._sse_parser.feed(chunk)
@@ -147,8 +147,8 @@ class StreamParser(ABC):
         try:
             last_events = (
                 self._sse_parser.flush()
-                if self._plain_response_chunks is None
-                else self._split_plain_response(self._plain_response_chunks)
+                if self._whole_response_chunks is None
+                else self._split_whole_response(self._whole_response_chunks)
             )
         except ValueError as error:
             return self._build_error_chunk(str(error))
@@ -158,7 +158,7 @@ class StreamParser(ABC):
             return self._parse_stray_lines(parsed_chunk)
         return parsed_chunk
 
-    def _split_plain_response(self, chunks: Sequence[bytes]) -> Sequence[bytes]:
+    def _split_whole_response(self, chunks: Sequence[bytes]) -> Sequence[bytes]:
         body = b"".join(chunks).removeprefix(b"\xef\xbb\xbf")
         if body.startswith(_EVENT_STREAM_PREFIXES):
             return [*self._sse_parser.feed(body), *self._sse_parser.flush()]

@@ -18,7 +18,7 @@ from bot.backends.chat_completions.deltas import (
 )
 from bot.backends.chat_completions.quirks import NO_QUIRKS, Quirks
 from bot.backends.chat_completions.stop_strings import (
-    STRING_TEMPLATE_PARAMETERS,
+    UNSENT_TEMPLATE_PARAMETERS,
     collect_stop_strings,
 )
 from bot.backends.chat_completions.streaming import StreamParser, decode_event, parse_token_count
@@ -119,7 +119,7 @@ def build_request_parameters(prompt: Prompt) -> dict[str, object]:
     return {
         name: value
         for name, value in prompt.parameters.items()
-        if name not in STRING_TEMPLATE_PARAMETERS
+        if name not in UNSENT_TEMPLATE_PARAMETERS
     }
 
 
@@ -163,7 +163,7 @@ class ChatCompletionsParser(StreamParser):
         choice = next((choice for choice in chunk.choices or () if choice.is_first_choice), None)
         if choice is None or self.finish_reason is not None:
             return False
-        has_content = self._add_choice(choice)
+        has_content = self._add_any_content(choice)
         if self._stop_filter.has_found_stop_string:
             return True
         finish_reason = str(choice.finish_reason or "").lower()
@@ -174,7 +174,7 @@ class ChatCompletionsParser(StreamParser):
             self.finish_reason = _FINISH_REASONS.get(finish_reason, FinishReason.STOP)
         return bool(has_content or finish_reason)
 
-    def _add_choice(self, choice: "_Choice") -> bool:
+    def _add_any_content(self, choice: "_Choice") -> bool:
         delta = choice.delta or choice.message or {"content": choice.text}
         text, reasoning = extract_text(delta), extract_reasoning(delta)
         calls = _find_tool_calls(delta)

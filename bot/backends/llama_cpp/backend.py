@@ -201,7 +201,7 @@ class LlamaCpp(Backend, ConversationMemory):
     async def describe(self, prompt: Prompt) -> PromptDescription:
         try:
             path = self._find_model_file(prompt.model)
-            return await describe_rendered_prompt(prompt, path, self._renderer)
+            return await render_and_describe(prompt, path, self._renderer)
         except (SettingsError, TemplateError) as error:
             raise BackendUnavailable(str(error)) from error
 
@@ -349,7 +349,7 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-async def describe_rendered_prompt(
+async def render_and_describe(
     prompt: Prompt, model_file: Path, renderer: Renderer
 ) -> PromptDescription:
     """Render a prompt without loading its model; raise `SettingsError` or `TemplateError`."""

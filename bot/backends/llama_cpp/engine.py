@@ -132,7 +132,7 @@ class Engine:
             ChatCompletionsParser,
             max_retries=0,
             # never opens, because a crashed engine restarts within a second
-            make_breaker=partial(CircuitBreaker, failure_share=math.inf, down_seconds=math.inf),
+            make_breaker=partial(CircuitBreaker, failure_share=math.inf, min_down_seconds=math.inf),
         )
 
     @property
@@ -256,7 +256,7 @@ async def run_engine(config: EngineConfig) -> AsyncIterator[Engine]:
                 f"the engine llama_cpp_python does not support projectors; "
                 f"unset {prefix}PROJECTOR_PATH or set {prefix}ENGINE=xllamacpp"
             )
-    settings = limit_slots(settings)
+    settings = limit_slots_to_engine(settings)
     if "first_token_seconds" not in settings.model_fields_set:
         settings = settings.model_copy(update={"first_token_seconds": _FIRST_TOKEN_TIMEOUT_SECONDS})
     process_name = f"the engine of {config.model.stem}"
@@ -270,7 +270,7 @@ def select_engine(settings: LlamaCppSettings) -> str | None:
     return next((name for name in names if find_spec(_ENGINE_PACKAGES[name][0]) is not None), None)
 
 
-def limit_slots(settings: LlamaCppSettings) -> LlamaCppSettings:
+def limit_slots_to_engine(settings: LlamaCppSettings) -> LlamaCppSettings:
     """Return the settings, with a single slot if they select the engine `llama_cpp_python`."""
     if select_engine(settings) == "llama_cpp_python":
         return settings.model_copy(update={"parallel": 1})

@@ -88,8 +88,8 @@ class FairQueue:
             timeout_seconds = _NOTICE_INTERVAL_SECONDS
 
     def _find_queue_position(self, ticket: Ticket) -> QueuePosition:
-        ticket_priority = self._priority(ticket)
-        position = 1 + sum(self._priority(each) < ticket_priority for each in self._waiting_tickets)
+        ticket_key = self._queue_key(ticket)
+        position = 1 + sum(self._queue_key(each) < ticket_key for each in self._waiting_tickets)
         answer_seconds = self._seconds_per_answer
         seconds = None if answer_seconds is None else answer_seconds * position / self._slot_count
         return QueuePosition(position, seconds)
@@ -102,7 +102,7 @@ class FairQueue:
         while self._free_slot_count and (
             eligible_tickets := list(filter(self._may_admit, self._waiting_tickets))
         ):
-            ticket = min(eligible_tickets, key=self._priority)
+            ticket = min(eligible_tickets, key=self._queue_key)
             self._waiting_tickets.remove(ticket)
             self._admitted_count += 1
             self._admission_numbers.update(dict.fromkeys(ticket.requesters, self._admitted_count))
@@ -120,7 +120,7 @@ class FairQueue:
             return False
         return self._slots_by_chat[ticket.chat_id] < self._chat_shares.slot_quota(ticket.chat_id)
 
-    def _priority(self, ticket: Ticket) -> tuple[int, int]:
+    def _queue_key(self, ticket: Ticket) -> tuple[int, int]:
         admission_number = max(self._admission_numbers.get(one, 0) for one in ticket.requesters)
         return admission_number, ticket.arrival_number
 

@@ -24,7 +24,7 @@ from bot.backends.llama_cpp.fair_queue import FairQueue
 from bot.backends.llama_cpp.images import check_placeholders
 from bot.backends.llama_cpp.sampling import to_sampling_parameters
 from bot.backends.llama_cpp.slots import SlotOwner, SlotPool, SlotStore, state_fingerprint
-from bot.backends.llama_cpp.tool_calls import CALL_MARKERS, Parameters, separate_calls
+from bot.backends.llama_cpp.tool_calls import PRESERVED_CALL_MARKERS, Parameters, separate_calls
 from bot.backends.model_files.gguf import SpecialTokens, read_special_tokens
 from bot.backends.model_files.store import DEFAULT_MODEL_FILE
 from bot.chat.prompt import GenerationEvent, Prompt, PromptToken
@@ -89,7 +89,7 @@ class Tokenizer:
         untrusted_positions = [i for i, span in enumerate(spans) if not span.trusted]
         trusted_texts = [(spans[i].text, i > 0) for i in trusted_positions]
         trusted_ids = await self._tokenize(trusted_texts, parse_special=True)
-        marker_ids = self._tokens.added_tokens.keys() & set[int]().union(*trusted_ids)
+        trusted_added_ids = self._tokens.added_tokens.keys() & set[int]().union(*trusted_ids)
         ids_by_position = dict(zip(trusted_positions, trusted_ids, strict=True))
         untrusted_texts = []
         for i in untrusted_positions:
@@ -98,15 +98,15 @@ class Tokenizer:
                 bool(previous_ids) and previous_ids[-1] in self._tokens.control_tokens
             )
             untrusted_texts.append((spans[i].text, i > 0 and not follows_control_token))
-        untrusted_ids = await self._tokenize_untrusted(untrusted_texts, marker_ids)
+        untrusted_ids = await self._tokenize_untrusted(untrusted_texts, trusted_added_ids)
         ids_by_position |= zip(untrusted_positions, untrusted_ids, strict=True)
         return [ids_by_position[i] for i in range(len(spans))]
 
     async def _tokenize_untrusted(
-        self, texts: Sequence[tuple[str, bool]], marker_ids: set[int]
+        self, texts: Sequence[tuple[str, bool]], trusted_added_ids: set[int]
     ) -> list[list[int]]:
-        """Tokenize people's texts so that they contain no control tokens or `marker_ids`."""
-        forbidden_ids = marker_ids | self._tokens.control_tokens.keys()
+        """Tokenize people's texts so that they contain no control tokens or `trusted_added_ids`."""
+        forbidden_ids = trusted_added_ids | self._tokens.control_tokens.keys()
         token_texts = {**self._tokens.control_tokens, **self._tokens.added_tokens}
         token_lists = await self._tokenize(texts, parse_special=False)
         for index, (text, is_continuation) in enumerate(texts):
@@ -233,7 +233,7 @@ class LoadedModel:
                     can_shift_cache=is_exclusive and not self.has_vision,  # images cannot shift
                     preserved_tokens=(
                         *self.reasoning.special_tokens,
-                        *(CALL_MARKERS if rendering.tool_call_format is not None else ()),
+                        *(PRESERVED_CALL_MARKERS if rendering.tool_call_format is not None else ()),
                     ),
                     text=text,
                     encoded_images=encoded_images,
@@ -250,7 +250,7 @@ class LoadedModel:
 
     def _find_engine_stop_strings(self, rendering: RenderedPrompt) -> tuple[str, ...]:
         """Return the stop strings for the engine, without those that end reasoning."""
-        end_tokens = self.reasoning.end_tokens
+        end_tokens = self.reasoning.closing_tokens
         end_strings = dict.fromkeys((*rendering.stop, *self.tokens.end_tokens))
         return tuple(word for word in end_strings if word and word not in end_tokens)
 

@@ -124,7 +124,7 @@ class _Slot:
     is_busy: bool = False
     must_erase: bool = False
 
-    def clear(self) -> None:
+    def mark_empty(self) -> None:
         self.owner, self.token_ids, self.is_saved, self.last_use_number = None, array("i"), True, 0
         self.conversation = ""
 
@@ -183,7 +183,7 @@ class SlotPool:
         async with self._assignment_lock:
             for slot in self._slots:
                 if slot.conversation == conversation:
-                    slot.clear()
+                    slot.mark_empty()
                     slot.must_erase = True
             self._store.delete_conversation(conversation)
             await self._erase_pending_slots()
@@ -213,10 +213,11 @@ class SlotPool:
         if self._restart_count != self._engine.restart_count:
             self._restart_count = self._engine.restart_count
             for slot in self._slots:
-                slot.clear()
+                slot.mark_empty()
                 slot.must_erase = False
 
     async def _assign_slot(self, owner: SlotOwner, prompt_ids: "array[int]") -> tuple[_Slot, bool]:
+        """Return a slot, and whether it contains only the owner's conversation."""
         idle_slots = [each for each in self._slots if not each.is_busy]
         own_slot = next((each for each in self._slots if each.owner == owner), None)
         if own_slot is not None and not own_slot.is_busy:
@@ -276,7 +277,7 @@ class SlotPool:
             _log.warning("slot_not_restored", slot=slot.slot_number, reason=str(error))
             if isinstance(error, EngineRefused):
                 self._store.delete(file_name)
-            slot.clear()
+            slot.mark_empty()
             return False
         slot.token_ids = self._store.token_ids_by_file[file_name]
         return True

@@ -56,7 +56,7 @@ _MARKUP_CALL_PATTERNS: Final = (
     ),
 )
 _JSON_DECODER: Final = json.JSONDecoder()
-CALL_MARKERS: Final = (
+PRESERVED_CALL_MARKERS: Final = (
     *(_OPEN_TAG, _CLOSE_TAG, _CALL_LIST_TAG, "[ARGS]", "[CALL_ID]"),
     *(_PYTHON_TAG, *_SECTION_TOKENS, *_CHANNEL_TOKENS),
 )
@@ -70,7 +70,7 @@ _CALL_BEGINNINGS: Final[Mapping[ToolCallFormat, tuple[str, ...]]] = {
 }
 """The markers that start a call; in the format `BARE`, the whole answer is a call."""
 
-_FORMATS_SHOWN_AS_TEXT: Final = (ToolCallFormat.BARE, ToolCallFormat.CHANNEL)
+_FORMATS_SHOWN_IF_INVALID: Final = (ToolCallFormat.BARE, ToolCallFormat.CHANNEL)
 _MAX_CALL_CHARS: Final = 2 * MAX_ARGUMENT_CHARS  # of all calls in one answer
 RESULTS_DIVISOR: Final = 6  # a sixth of the context is reserved for calls and results
 _MIN_CONTEXT_TO_TOOL_SPECS_RATIO: Final = 3
@@ -88,7 +88,7 @@ def read_calls(
         case ToolCallFormat.TAGGED:
             return _read_tagged_calls(answer, tools, is_cut=is_cut)
         case ToolCallFormat.LISTED:
-            return _read_json_calls(answer, is_cut=is_cut)
+            return _read_listed_calls(answer, is_cut=is_cut)
         case ToolCallFormat.BARE:
             return _read_bare_calls(answer)
         case ToolCallFormat.SECTION:
@@ -147,7 +147,7 @@ def _read_named_call(name: str, text: str, *, is_cut: bool) -> list[tuple[str, s
     return [] if is_cut else [(name, text)]
 
 
-def _read_json_calls(answer: str, *, is_cut: bool) -> list[tuple[str, str]]:
+def _read_listed_calls(answer: str, *, is_cut: bool) -> list[tuple[str, str]]:
     calls: list[tuple[str, str]] = []
     for block in answer.split(_CALL_LIST_TAG)[1:]:
         text = block.strip()
@@ -242,7 +242,7 @@ class TextCallParser:
         name_argument_pairs = read_calls(self._format, self._call_text, self._tools, is_cut=is_cut)
         if self._format is ToolCallFormat.BARE:
             name_argument_pairs = [one for one in name_argument_pairs if one[0] in self._tools]
-        if not name_argument_pairs and self._format in _FORMATS_SHOWN_AS_TEXT:
+        if not name_argument_pairs and self._format in _FORMATS_SHOWN_IF_INVALID:
             return self._call_text, ()
         calls = [
             ToolCall(f"call_{number}", name[:MAX_NAME_CHARS], arguments[:MAX_ARGUMENT_CHARS])

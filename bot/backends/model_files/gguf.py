@@ -183,7 +183,7 @@ def read_metadata(path: Path) -> ModelMetadata:
         name=_read_text_value(header, "general.name"),
         architecture=architecture,
         license=_read_text_value(header, "general.license"),
-        template_description=_describe_template(header.get("tokenizer.chat_template")),
+        template_description=_describe_template_family(header.get("tokenizer.chat_template")),
         context_tokens=_read_int_value(header, f"{architecture}.context_length"),
         weight_bytes=path.stat().st_size,
         cache_bytes_per_token=_read_cache_bytes_per_token(header, architecture),
@@ -191,7 +191,7 @@ def read_metadata(path: Path) -> ModelMetadata:
     )
 
 
-def _describe_template(source: object) -> str:
+def _describe_template_family(source: object) -> str:
     if not isinstance(source, str):
         return "none; prompts are rendered as ChatML"
     family = detect_family(source)

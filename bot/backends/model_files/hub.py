@@ -59,6 +59,7 @@ async def pull_model(
 
 
 async def _download(repository: str, name_part: str, folder: Path) -> tuple[Path, str | None]:
+    """Return the downloaded file, and the SHA-256 that the hub reports, if any."""
     hub_url = os.environ.get("HF_ENDPOINT", _HUB_URL).rstrip("/")  # noqa: TID251 # as the hub's tools do
     token = os.environ.get("HF_TOKEN")  # noqa: TID251
     headers = {"Authorization": f"Bearer {token}"} if token else {}

@@ -18,7 +18,7 @@ from bot.backends.chat_completions.key_rotation import KeyRotation
 from bot.backends.chat_completions.quirks import Quirks
 from bot.backends.chat_completions.request_runner import (
     ChatRequest,
-    resolve_model,
+    resolve_default_model,
     translate_failures,
 )
 from bot.backends.chat_completions.stop_strings import collect_stop_strings
@@ -81,7 +81,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
     @property
     @override
-    def _context_tokens(self) -> int | None:
+    def _configured_context_tokens(self) -> int | None:
         return self._settings.context_tokens
 
     @override
@@ -145,7 +145,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
     @override
     async def check_models(self, models: Sequence[str]) -> str:
-        names = [resolve_model(model, self._settings, self._endpoint) for model in models]
+        names = [resolve_default_model(model, self._settings, self._endpoint) for model in models]
         service = find_known_service(self._endpoint.name, self._endpoint.base_url)
         return await self._request_runner.check(
             self._key_rotation.list_models(),
@@ -155,7 +155,7 @@ class OpenAICompatibleBackend(HttpChatBackend[OpenAISettings]):
 
     @override
     def can_continue(self, prompt: Prompt) -> bool:
-        return self._find_model_quirks(self._resolve_model(prompt)).continuation_fields is not None
+        return self._find_model_quirks(self._model_to_send(prompt)).continuation_fields is not None
 
     @override
     def use_session_key(self, key: bytes) -> None:

@@ -128,12 +128,12 @@ def test_format_is_detected_from_template_and_vocabulary() -> None:
         ReasoningFormat(
             special_tokens=("<think>", "</think>"),
             keeps_tool_calls=True,
-            end_tokens=frozenset({"</think>"}),
+            closing_tokens=frozenset({"</think>"}),
         )
     )
     assert detect_format(None, ["[THINK]", "[/THINK]"]).special_tokens == ("[THINK]", "[/THINK]")
     assert GPT_OSS.special_tokens == ("<|start|>", "<|channel|>", "<|message|>", "<|end|>")
-    assert GPT_OSS.end_tokens == {"<|end|>"}
+    assert GPT_OSS.closing_tokens == {"<|end|>"}
     assert detect_format("{{ bos_token }}", ["<|im_start|>", "<|end|>"]) == ANY_FORMAT
 
 

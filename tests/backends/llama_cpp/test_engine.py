@@ -8,7 +8,7 @@ from inline_snapshot import snapshot
 from bot.backends.llama_cpp.engine import (
     EngineConfig,
     GenerationRequest,
-    limit_slots,
+    limit_slots_to_engine,
     require_engine,
     run_engine,
     to_wire,
@@ -131,4 +131,4 @@ async def test_bindings_have_one_slot_and_no_projector(
         async with run_engine(config):
             pass
 
-    assert limit_slots(LlamaCppSettings(parallel=4)).parallel == 1
+    assert limit_slots_to_engine(LlamaCppSettings(parallel=4)).parallel == 1
