@@ -203,7 +203,7 @@ class AnswerButtons:
     conversations: Conversations
     inbox: SqlInbox
     admins: AdminCheck
-    add_history_address: Callable[[ButtonPress], Awaitable[ButtonPress]]
+    with_history_address: Callable[[ButtonPress], Awaitable[ButtonPress]]
     """Returns a press with the address of the history that the press belongs to."""
     access_rules: AccessRules
     find_press_refusal: Callable[[ButtonPress], Awaitable[Text | None]] | None = None
@@ -234,7 +234,7 @@ class AnswerButtons:
         needs_access = button.action not in _ALWAYS_ALLOWED_ACTIONS
         if needs_access and await self.access_rules.find_refusal(press) is not None:
             raise UserError(NO_ACCESS_NOTICE)
-        press = await self.add_history_address(press)
+        press = await self.with_history_address(press)
         exchange = await self.conversations.load_exchange_by_part(
             press.address.conversation, button.part_name, _MAX_EARLIER_TURNS
         )

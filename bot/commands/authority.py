@@ -47,7 +47,7 @@ class AdminCheck:
     clock: Clock
     chat_settings: ChatSettings
     _: KW_ONLY
-    shows_prompts_in_private: bool = True
+    reveals_presets_in_private: bool = True
     """Whether everybody sees prompts in a private chat."""
     shows_prompts_in_groups: bool = True
     """Whether the admins of a server or group see prompts there. Anybody can add the bot to their
@@ -123,7 +123,7 @@ class AdminCheck:
     async def may_see_prompts(self, message: IncomingMessage) -> bool:
         """Return whether the author may see the presets' prompts."""
         shows_prompts_here = (
-            self.shows_prompts_in_private if message.is_private else self.shows_prompts_in_groups
+            self.reveals_presets_in_private if message.is_private else self.shows_prompts_in_groups
         )
         return message.author.id in self.admin_ids or (
             shows_prompts_here and await self.is_admin(message)

@@ -124,7 +124,7 @@ class MemoryHandlers:
         message, argument = request.incoming, request.argument
         memories = await self.memories.list_visible(_make_reader(message))
         if argument.lower() in {"", "mine"}:
-            own_memories = [one for one in memories if _concerns_person(message.author.id, one)]
+            own_memories = [one for one in memories if _involves_person(message.author.id, one)]
             heading = translatable(
                 "Memories that come from you or are about you: {count}", count=len(own_memories)
             )
@@ -223,7 +223,7 @@ class MemoryHandlers:
     async def forget_memory(self, request: CommandRequest) -> CommandResult:
         """Delete a memory."""
         memory, message = await self._find_by_number(request), request.incoming
-        if not _concerns_person(message.author.id, memory):
+        if not _involves_person(message.author.id, memory):
             action = translatable("delete what I remember about others")
             admins, audit_name = self.characters.admins, "forget memory"
             await admins.require_admin(
@@ -304,7 +304,7 @@ class MemoryHandlers:
         message, argument, person = request.incoming, request.argument, request.incoming.author.id
         memories = await self.memories.list_visible(_make_reader(message))  # the newest first
         memories = [one for one in reversed(memories) if one.state is MemoryState.KEPT]
-        own_memories = [one for one in memories if _concerns_person(person, one)]
+        own_memories = [one for one in memories if _involves_person(person, one)]
         text = translatable("Your memories: {count}", count=len(own_memories))
         match argument.lower():
             case "" | "json":
@@ -686,7 +686,7 @@ def _empty_memory(message: Request, person: Person) -> Memory:
     )
 
 
-def _concerns_person(person_id: str, memory: Memory) -> bool:
+def _involves_person(person_id: str, memory: Memory) -> bool:
     return person_id in {memory.said_by, memory.subject.key}
 
 

@@ -158,7 +158,7 @@ class OperationPage(RouteGroup):
             providers=self.providers,
             health=[replace(one, process=name) for name, each in items for one in each.health],
             loaded=[replace(one, process=name) for name, each in items for one in each.models],
-            waits=await self._list_queues_and_blocked_calls(),
+            waits=await self._list_queues_and_rate_limits(),
             errors=sorted(errors, key=lambda one: str(one["at"]), reverse=True)[:_MAX_ERRORS],
             nodes=[{**asdict(one), "is_silent": one.is_silent} for one in nodes],
             pauses=await self.pauses.list_all(),
@@ -170,7 +170,7 @@ class OperationPage(RouteGroup):
         other_owners = [one.owner for one in nodes if not one.is_silent and one.owner != self.owner]
         return await self.nodes.load_reports(other_owners)
 
-    async def _list_queues_and_blocked_calls(self) -> Sequence[_Row]:
+    async def _list_queues_and_rate_limits(self) -> Sequence[_Row]:
         counts = [(one["name"], self.count_waiters(str(one["name"]))) for one in self.providers]
         queues = [{"scope": name, "seconds": None, "waiting": one} for name, one in counts if one]
         calls = await self.rate_limits.blocked_calls()

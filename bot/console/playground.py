@@ -45,7 +45,7 @@ from bot.ports import Clock
 from bot.routing.presets import PresetResolver
 from bot.runtime.terminal import login_name
 from bot.storage.reports import AnswerLog
-from bot.storage.web_channels import HistoryCopies, SqlWebChannels
+from bot.storage.web_channels import HistoryCopier, SqlWebChannels
 from bot.telemetry.secret_masker import mask_pasted_tokens
 from bot.texts.text import marked, to_translatable, translatable, translate
 from bot.value_class import value_class
@@ -84,7 +84,7 @@ class PlaygroundPages(RouteGroup):
     navigation = (NavigationItem(_PLAYGROUND_PATH, translatable("Playground"), "playground"),)
 
     channels: SqlWebChannels
-    copies: HistoryCopies
+    copies: HistoryCopier
     resolver: PresetResolver
     clock: Clock
     preview: PreviewAnswer

@@ -47,7 +47,7 @@ from bot.storage.events import EventLog
 from bot.storage.operation import AuditLog
 from bot.storage.reports import ServiceState
 from bot.storage.tokens import ConsoleTokens
-from bot.storage.web_channels import HistoryCopies
+from bot.storage.web_channels import HistoryCopier
 from bot.telemetry.logs import RECENT_EVENTS
 from bot.texts.text import Text, translatable
 
@@ -85,7 +85,7 @@ class ConsoleContainer:
             HomePage(container.usage_totals, operation, self._read_setup_state, container.clock),
             PlaygroundPages(
                 container.web_channels,
-                HistoryCopies(container.database, container.conversations),
+                HistoryCopier(container.database, container.conversations),
                 resolver,
                 container.clock,
                 PromptPreview(

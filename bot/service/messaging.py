@@ -221,7 +221,7 @@ class MessagingContainer(StorageContainer, ABC):
             self.is_platform_admin,
             self.clock,
             self.chat_settings,
-            shows_prompts_in_private=self.settings.private_prompts,
+            reveals_presets_in_private=self.settings.private_prompts,
             shows_prompts_in_groups=self.settings.group_prompts or self.chats_in_terminal,
             audit_log=self.audit_log,
         )

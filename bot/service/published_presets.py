@@ -90,11 +90,11 @@ class PublishedPresets:
         while True:
             folder = presets_folder(self._container.settings.presets_dir)
             new_stamps = await asyncio.to_thread(read_file_stamps, folder)
-            if new_stamps != self._file_stamps and await self.reload_files():
+            if new_stamps != self._file_stamps and await self.reload_and_publish():
                 self._file_stamps = new_stamps
             await self._container.clock.sleep(_POLL_SECONDS)
 
-    async def reload_files(self) -> bool:
+    async def reload_and_publish(self) -> bool:
         """Publish changes in the presets folder; return False if they could not be stored.
 
         Unchanged files are ignored, because a console on another machine may have published a newer

@@ -117,7 +117,7 @@ class PersonalData(TombstoneStore):
         key, last = "", 0
         while page := await self._database.fetch(SQL["page_of_waiting"], last_key=key, last=last):
             for key, _, kind, payload in page:
-                if _concerns_person(person_id, kind, payload):
+                if _involves_person(person_id, kind, payload):
                     conversations[key] = None
             key, last = page[-1][:2]
         return list(conversations)
@@ -132,7 +132,7 @@ class PersonalData(TombstoneStore):
         def delete_data() -> Unit[None]:
             rows = yield SQL["messages_set_aside"].query()
             message_ids = [
-                id_ for id_, kind, payload in rows if _concerns_person(person_id, kind, payload)
+                id_ for id_, kind, payload in rows if _involves_person(person_id, kind, payload)
             ]
             yield SQL["drop_messages_set_aside"].query(rows=json.dumps(message_ids))
             for name in PERSON_DELETION_SQL_NAMES:
@@ -229,7 +229,7 @@ def _find_character_settings(owner: str, setting_rows: Rows) -> list[tuple[str, 
     ]
 
 
-def _concerns_person(person_id: str, kind: str, payload: bytes | str | None) -> bool:
+def _involves_person(person_id: str, kind: str, payload: bytes | str | None) -> bool:
     """Return whether a person wrote an event; if it is unreadable, whether it contains their id."""
     try:
         event: Incoming = decode_event(kind, payload)

@@ -166,7 +166,7 @@ def _to_message(row: Sequence[Any]) -> WebMessage:
 _MAX_COPIED_TURNS = 400
 
 
-class HistoryCopies(Store):
+class HistoryCopier(Store):
     """Copies a conversation's history into a new conversation."""
 
     def __init__(self, database: Database, conversations: Conversations) -> None:

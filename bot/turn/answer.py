@@ -163,7 +163,7 @@ class AnswerPipeline:
         if not greeting:
             return context
         check_arguments = (context.incoming, speaker.preset.name, greeting, speaker.preset.provider)
-        greeting = await self.model_requests.check_greeting(*check_arguments)
+        greeting = await self.model_requests.moderate_greeting(*check_arguments)
         limits = self.replies.limits(context.incoming.address)
         name_line, face = active.build_name_line_and_face(speaker, context.character_names, limits)
         greeting_parts = final_parts(name_line + greeting, limits, first_part_number, face)

@@ -136,7 +136,7 @@ class CommandRunner:
     ) -> InboxMessage | None:
         """Store a command's result and reply; `menu_result` is its menu's new content, if any."""
         services, finisher, claim = self.services, self.finisher, group.claim
-        result = await self.check_greeting(request.incoming, result)
+        result = await self.moderate_greeting(request.incoming, result)
         if result.keeps_unanswered_session:
             session = await services.conversations.load_session(claim, _MAX_LOADED_TURNS)
             has_session_begun = session.has_answer or len(session.turns) >= _MAX_LOADED_TURNS
@@ -175,13 +175,13 @@ class CommandRunner:
         notice = explain_refusal(access.rule, code)
         return await finisher.finish_with_text(group, notice, is_private=True, omits_hint=True)
 
-    async def check_greeting(
+    async def moderate_greeting(
         self, event: IncomingMessage | ChatJoin, result: CommandResult
     ) -> CommandResult:
         """Check a greeting as if it were an answer, if its character was created in a chat."""
         if not result.greeting:
             return result
-        check = self.services.pipeline.model_requests.check_greeting
+        check = self.services.pipeline.model_requests.moderate_greeting
         greeting = await check(event, result.greeting_preset or "", result.greeting)
         return replace(result, greeting=greeting)
 

@@ -225,7 +225,7 @@ class ModelRequests:
             return receipt
         return replace(receipt, check=answer_check.notes_text, is_withheld=answer_check.is_refused)
 
-    async def check_greeting(
+    async def moderate_greeting(
         self, event: Request | ChatJoin, preset: str, greeting: str, provider: str = ""
     ) -> str:
         """Return a greeting, checked by `check_text` if its character was created in a chat."""

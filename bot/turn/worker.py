@@ -272,7 +272,7 @@ class ConversationWorker:
                 )
                 return await self._finisher.finish_with_text(group, text)
         greeting_result = await self._services.commands.greet(join, active)
-        greeting_result = await self._commands.check_greeting(join, greeting_result)
+        greeting_result = await self._commands.moderate_greeting(join, greeting_result)
         return await self._commands.greet(group, join.scopes, greeting_result)
 
     async def _handle_press(

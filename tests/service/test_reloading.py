@@ -66,7 +66,7 @@ async def test_changed_preset_files_are_announced_to_other_processes(
     write_preset(settings, "niko")
     (settings.presets_dir / "nova.json").unlink()  # type: ignore[operator]
 
-    await container.published_presets.reload_files()
+    await container.published_presets.reload_and_publish()
 
     assert resolver.default_preset.system == "New."
     assert resolver.versions == {"nora": 2, "niko": 1}
@@ -81,7 +81,7 @@ async def test_unchanged_file_does_not_revert_a_newer_version(container: Contain
     resolver = container.resolver
     resolver.publish(resolver.presets["nova"].model_copy(update={"system": "Newer."}), 2)
 
-    await container.published_presets.reload_files()
+    await container.published_presets.reload_and_publish()
 
     assert resolver.presets["nova"].system == "Newer."
     assert resolver.versions["nova"] == 2
@@ -99,7 +99,7 @@ async def test_other_process_finds_the_change_by_polling_the_database(
         if not is_starting:
             await other.published_presets.poll()
         write_preset(settings, "nova", system="New.")
-        await container.published_presets.reload_files()
+        await container.published_presets.reload_and_publish()
         assert resolver.presets["nova"].system == "Old."
 
         await other.published_presets.poll()
@@ -129,8 +129,8 @@ async def test_invalid_file_keeps_its_preset_and_affects_no_other(
     broken.unlink() if content is None else broken.write_text(content)
 
     with capture_logs() as logs:
-        await container.published_presets.reload_files()
-        await container.published_presets.reload_files()
+        await container.published_presets.reload_and_publish()
+        await container.published_presets.reload_and_publish()
 
     [problem] = [one for one in logs if one["event"] == "preset_not_reloaded"]
     assert problem["preset"] == "nora"
@@ -140,19 +140,19 @@ async def test_invalid_file_keeps_its_preset_and_affects_no_other(
     assert "nova" in await announced_presets(container)
 
     write_preset(settings, "nora", system="Right again.")
-    await container.published_presets.reload_files()
+    await container.published_presets.reload_and_publish()
     assert resolver.default_preset.system == "Right again."
 
 
 async def test_preset_is_disabled_by_a_bad_file(container: Container, settings: Settings) -> None:
     resolver = container.resolver
     write_preset(settings, "niko", provider="gone")
-    await container.published_presets.reload_files()
+    await container.published_presets.reload_and_publish()
     with pytest.raises(UserError, match=r"niko is disabled: .* the provider 'gone'"):
         resolver.find("niko")
 
     write_preset(settings, "niko")
-    await container.published_presets.reload_files()
+    await container.published_presets.reload_and_publish()
     assert resolver.find("niko").name == "niko"
 
 
