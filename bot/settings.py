@@ -203,8 +203,8 @@ class ConsoleSettings(BaseModel, extra="forbid"):
         description="A file that contains the API token, instead of TOKEN; it may be"
         " replaced while Troupe runs.",
     )
-    tls_certificate: Path | None = Field(None, description="A certificate in PEM, to serve HTTPS.")
-    tls_key: Path | None = Field(None, description="The certificate's private key, in PEM.")
+    tls_certificate: Path | None = Field(None, description="A certificate file in PEM, for HTTPS.")
+    tls_key: Path | None = Field(None, description="The file with the certificate's key in PEM.")
     trusted_proxy: str | None = Field(
         None, description="The IP address of the only proxy that may reach the console."
     )
