@@ -287,6 +287,6 @@ class PromptToken:
     text: str
     """The token's text; U+FFFD for an incomplete character."""
     control: bool
-    """Whether it is a control token, such as the end of a turn."""
+    """Whether this is a control token, such as one that ends a turn."""
     trusted: bool
     """Whether it comes from the template, not from a person."""

@@ -13,7 +13,7 @@ from bot.telemetry.secret_masker import mask_pasted_tokens
 
 _log = structlog.get_logger(__name__)
 _MAX_AUDIO_BYTES = 10 * 1024 * 1024
-_MAX_PER_MESSAGE = 3
+_MAX_TRANSCRIPTS = 3
 
 
 class VoiceTranscriber:
@@ -42,7 +42,7 @@ class VoiceTranscriber:
         other_attachments: list[MediaItem] = []
         for item in message.attachments:
             is_transcribable = (
-                item.kind is MediaKind.VOICE and item.source and len(transcripts) < _MAX_PER_MESSAGE
+                item.kind is MediaKind.VOICE and item.source and len(transcripts) < _MAX_TRANSCRIPTS
             )
             transcript = await self._transcribe(backend, message, item) if is_transcribable else ""
             if transcript:
